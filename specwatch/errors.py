@@ -123,6 +123,10 @@ class SchemaMismatch(StoreError):
     """The database was migrated by another version of specwatch."""
 
 
+class LeaseLost(StoreError):
+    """Another process watches as the daemon of this name now."""
+
+
 class NoAnswer(SpecwatchError):
     """A peer that was expected to answer did not."""
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
 from specwatch.domain.interval import Interval
 from specwatch.domain.merge import merge_windows, present_since
@@ -278,6 +277,21 @@ class SourceStatus:
     refused: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """Which process watches as the daemon of this name.
+
+    ``standby``: another one, and this one takes over when that ends. ``holder`` is the URL of the
+    page of the one that watches, ``since`` when it began to (Unix seconds); ``error`` says why that
+    may be out of date.
+    """
+
+    standby: bool = False
+    holder: str = ""
+    since: float | None = None
+    error: str | None = None
+
+
 HUNG_SECONDS = 30.0
 """After which a loop that has not turned counts as hung."""
 
@@ -303,8 +317,7 @@ class DaemonStatus:
     pagers: tuple[PagerStatus, ...] = ()
     deliveries: tuple[DeliveryStatus, ...] = ()
     discovery: tuple[SourceStatus, ...] = ()
-    fleet: FleetStatus | None = None
-    """None where this daemon shares its targets with no other."""
+    lease: LeaseStatus = LeaseStatus()
     not_shown: Callable[[str, Exception], None] = lambda _, __: None
     """Called with the name of a target that a defect keeps from being shown, and the error."""
 

@@ -26,9 +26,7 @@ _POSTGRES_STORAGE = {
     " autovacuum_vacuum_threshold = 1000",
     "series": "fillfactor = 70, autovacuum_vacuum_scale_factor = 0,"
     " autovacuum_vacuum_threshold = 5000",
-    "members": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
-    " autovacuum_vacuum_threshold = 1000",
-    "watched_targets": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
+    "leases": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0,"
     " autovacuum_vacuum_threshold = 1000",
 }
 # In the order of the tables; an array of counts ends with "[]", a text with "$".
@@ -45,7 +43,7 @@ _COLUMNS = """
     ttft_p50_us ttft_p95_us ttft_p99_us tpot_p50_us tpot_p95_us tpot_p99_us
 """
 _TABLES = (
-    "watched_targets", "members", "experiments", "guard_steps", "guards", "verdicts", "baselines",
+    "leases", "experiments", "guard_steps", "guards", "verdicts", "baselines",
     "cursors", "layouts", "hour_counts", "minute_counts", "contexts", "series", "runs",
 )  # fmt: skip
 
@@ -55,7 +53,7 @@ def upgrade() -> None:
     _create_shared()
     _create_windows()
     _create_judged()
-    _create_fleet()
+    _create_leases()
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE TABLE minute_counts_default PARTITION OF minute_counts DEFAULT")
         for table, storage in _POSTGRES_STORAGE.items():
@@ -80,7 +78,6 @@ def _create_shared() -> None:
         _text("version"),
         _text("host"),
         sa.Column("pid", sa.Integer(), nullable=False),
-        _text("member", nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_table(
@@ -171,6 +168,7 @@ def _create_windows() -> None:
         _text("counters"),
         sa.Column("process_start", sa.Double()),
         sa.Column("wall", sa.Double(), nullable=False),
+        sa.Column("run_id", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["layout_id"], ["layouts.id"], name=op.f("fk_cursors_layout_id")),
         sa.PrimaryKeyConstraint("daemon", "target", name=op.f("pk_cursors")),
         sqlite_with_rowid=False,
@@ -229,22 +227,13 @@ def _create_judged() -> None:
     op.create_index(op.f("ix_experiments_ended_at"), "experiments", ["ended_at"])
 
 
-def _create_fleet() -> None:
+def _create_leases() -> None:
     op.create_table(
-        "members",
-        *map(_text, ("daemon", "member", "token", "address", "version", "digest")),
-        sa.Column("known", sa.Integer(), nullable=False),
-        sa.Column("watched", sa.Integer(), nullable=False),
-        sa.Column("started", sa.Double(), nullable=False),
-        sa.Column("seen", sa.Double(), nullable=False),
-        sa.Column("lease_until", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("daemon", "member", name=op.f("pk_members")),
-    )
-    op.create_table(
-        "watched_targets",
-        *map(_text, ("daemon", "target", "member")),
+        "leases",
+        *map(_text, ("daemon", "shard", "process", "address")),
         sa.Column("since", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("daemon", "target", name=op.f("pk_watched_targets")),
+        sa.Column("until", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("daemon", "shard", name=op.f("pk_leases")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specwatch.alerts.alert import Alert, Key, posted
@@ -80,18 +80,6 @@ class Outbox:
             del self._ended[next(iter(self._ended))]
         self._firing = firing
         return True
-
-    def hand_over(self, targets: Collection[str]) -> None:
-        """Send nothing more about these targets: another daemon continues their alerts, or they
-        end by themselves."""
-        gone = [
-            key
-            for key in (*self._firing, *self._ended)
-            if targets and dict(key).get("target") in targets
-        ]
-        for key in gone:
-            self._firing.pop(key, None)
-            self._ended.pop(key, None)
 
     def message(self, now: float) -> Message | None:
         """What to send at ``now``; None if nothing fires and no end has to be repeated."""

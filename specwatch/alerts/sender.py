@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -59,9 +59,8 @@ class Alertmanagers:
         if former:
             threading.Thread(target=_finish, args=(former, END_SECONDS), daemon=True).start()
 
-    def send(self, targets: Sequence[TargetStatus], elsewhere: Collection[str] = ()) -> None:
-        """Exactly the alerts of these targets fire now; those of targets ``elsewhere``, which
-        another member of the fleet watches, are that one's to continue or to end."""
+    def send(self, targets: Sequence[TargetStatus]) -> None:
+        """Exactly the alerts of these targets fire now."""
         if self._section is not None:
             now, links = self._now(), self._links
             workloads = {target.name: target for target in targets if target.pods}
@@ -70,13 +69,13 @@ class Alertmanagers:
                 for target in targets
                 for alert in alerts_of(target, links, now, workloads.get(target.workload))
             ]
-            self.set(alerts, elsewhere)
+            self.set(alerts)
 
-    def set(self, alerts: Sequence[Alert], elsewhere: Collection[str] = ()) -> None:
+    def set(self, alerts: Sequence[Alert]) -> None:
         """Exactly these alerts fire now; does not wait for their delivery."""
         now = self._now()
         for sender in self._senders:
-            sender.set(alerts, now, elsewhere)
+            sender.set(alerts, now)
 
     def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes, in the order of the configuration."""
@@ -122,9 +121,8 @@ class _Sender:
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
         self._thread.start()
 
-    def set(self, alerts: Sequence[Alert], now: float, elsewhere: Collection[str]) -> None:
+    def set(self, alerts: Sequence[Alert], now: float) -> None:
         with self._changed:
-            self._outbox.hand_over(elsewhere)
             if self._outbox.set(alerts, now):
                 if self._last_error is None:
                     self._due = 0.0

@@ -32,7 +32,6 @@ _COMMANDS = {
     "guard": "show and control the guard, which restarts vLLM: status, plan, pause, ...",
     "switch": "change the draft tokens of a running vLLM",
     "experiment": "show and control the experiment of a target: status, results, stop, start",
-    "fleet": "show the daemons that divide targets among them: status",
     "db": "maintain the database: upgrade, current, prune, check",
     "tap": "measure by temperature: flags for vLLM, or a proxy",
     "guard-helper": "",

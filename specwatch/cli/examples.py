@@ -138,12 +138,6 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "experiment stop": ("experiment stop chat-70b --reason 'a demo'",),
     "experiment start": ("experiment start chat-70b",),
-    "fleet": ("fleet status", "fleet status chat-70b"),
-    "fleet status": (
-        "fleet status",
-        "fleet status chat-70b --json",
-        "fleet status --database postgresql://specwatch@db/specwatch",
-    ),
     "db": ("db current", "db upgrade", "db check"),
     "db upgrade": (
         "db upgrade",

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -99,27 +100,33 @@ def command(
     log(config)
     supervisor = Supervisor(words, environ=environ, stop_timeout=stop_timeout) if words else None
     from_file = not targets and (file is not None or options.has_default_file())
-    daemon = Daemon(
-        config,
+    new_daemon = partial(
+        Daemon,
         environ=os.environ,
         reload=reload if from_file else None,
         taken_over=take_over,
         supervisor=supervisor,
     )
-    otlp = OtlpExport(daemon.status)
+    daemon = new_daemon(config)
+    otlp = OtlpExport(lambda: daemon.status())
     otlp.configure(config.otlp)
 
     def end(*_: object) -> None:
         if supervisor is None:
             daemon.ask_to_stop()
         else:
-            supervisor.ask_to_stop(then=daemon.ask_to_stop)
+            supervisor.ask_to_stop(then=lambda: daemon.ask_to_stop())
+
+    def run() -> None:
+        nonlocal daemon
+        while daemon.run():  # another process has taken over
+            daemon = new_daemon(daemon.configured)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_to_reload())
     if supervisor is None:
-        daemon.run()
+        run()
     else:
         mode = stored_mode(config)
         # vLLM starts before the daemon, and stops after it.
@@ -128,7 +135,7 @@ def command(
                 supervisor.start(mode)
             except ActuatorError as error:
                 raise ConfigError(f"COMMAND: {error}") from None
-            daemon.run()
+            run()
         finally:
             supervisor.stop()
     logging.shutdown()

@@ -21,7 +21,7 @@ from specwatch.problems import HARMFUL
 from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.status import Failure, StoreStatus
 from specwatch.web.daemon_view import DaemonView, TargetView
-from specwatch.wording import experiment, figures, fleet, speculation
+from specwatch.wording import experiment, figures, groups, lease, speculation
 from specwatch.wording.headline import headlines, no_problem
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -180,13 +180,13 @@ def _show(answer: DaemonAnswer) -> bool:
     scraped = sum(not getattr(target, "pods", ()) for target in targets)
     watched = f"watching {figures.counted(scraped, 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
-    if daemon.fleet is not None:
-        terminal.line(fleet.standing(daemon.fleet, scraped))
-        for problem in fleet.problems(daemon.fleet):
-            terminal.lines(paragraph(problem, "red"))
+    if daemon.lease.standby:
+        terminal.lines(paragraph(lease.standing_by(daemon.lease, daemon.now)))
+    for problem in lease.problems(daemon.lease):
+        terminal.lines(paragraph(problem, "red"))
     for group in daemon.groups:
         style = "red" if group.outliers or group.losing else ""
-        terminal.lines(paragraph(fleet.group_standing(group), style))
+        terminal.lines(paragraph(groups.group_standing(group), style))
     if daemon.stuck:
         names = ", ".join(map(shown, daemon.stuck))
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))

@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails, PydanticKnownError
 
 from specwatch.config.discovery import DiscoverySource
 from specwatch.config.guard import DEFAULT_URL, Alertmanager, Guard
-from specwatch.config.operation import Fleet, Log, Otlp, Store
+from specwatch.config.operation import Log, Otlp, Store
 from specwatch.config.report import Delivery
 from specwatch.config.rules import Rule, Rules, Slo, out_of_place
 from specwatch.config.sections import (
@@ -36,6 +36,7 @@ from specwatch.config.sections import (
     Retention,
     SecretFile,
     Section,
+    ShardOfTargets,
     Surroundings,
     cannot_read,
     default_from,
@@ -102,15 +103,18 @@ class Config(Section):
     daemon: Annotated[Name, default_from(lambda surroundings: surroundings.hostname)] = Field(
         default=None, validate_default=True
     )
-    """Name of this daemon, in a database that several daemons share. Default: the host name."""
+    """Name of this daemon, in a database that several daemons share; of several processes of one
+    name, one watches and the others stand by. Default: the host name."""
     database: Annotated[Database, default_from(_default_database)] = Field(
         default=None, validate_default=True
     )
     """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
     Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
     else in the user's state folder."""
-    fleet: Fleet | None = None
-    """How this daemon divides the targets with others. Default: it watches all of them."""
+    shard: ShardOfTargets | None = Field(default=None, examples=["2/3", "${POD_NAME}/3"])
+    """The part of the targets that this daemon watches, such as `2/3` for the last of three parts
+    `0/3`, `1/3` and `2/3`; the number may be that at the end of the name of a pod. All daemons of
+    the parts have the same `daemon` and the same targets. Default: all targets."""
     listen: Listen = ListenAddress("127.0.0.1", 9469)
     """Address of the daemon's own HTTP server."""
     listen_token_file: SecretFile | None = None
@@ -180,18 +184,16 @@ class Config(Section):
         return value
 
     @model_validator(mode="after")
-    def _can_be_shared(self) -> Self:
-        if self.fleet is None:
+    def _can_be_divided(self) -> Self:
+        if self.shard is None:
             return self
         problems: dict[KeyPath, str] = {}
         if "daemon" not in self.model_fields_set:
-            problems["fleet",] = "needs the key daemon: one name, the same for all members"
-        elif self.database.url.get_secret_value().startswith("sqlite"):
-            problems["fleet",] = "needs a database that the members share; set database to Postgres"
+            problems["shard",] = "needs the key daemon: one name, the same for all parts"
         for index, target in enumerate(self.targets):
             if isinstance(target.service, SupervisedService):
-                message = "specwatch runs this vLLM itself, so no other member can watch it"
-                problems["targets", index, "service"] = f"{message}; remove fleet"
+                message = "specwatch runs this vLLM itself, so no other daemon can watch it"
+                problems["targets", index, "service"] = f"{message}; remove shard"
         if problems:
             raise errors_at(problems)
         return self

@@ -1,16 +1,15 @@
-"""The sections ``log``, ``store``, ``fleet`` and ``otlp``: how the daemon itself runs."""
+"""The sections ``log``, ``store`` and ``otlp``: how the daemon itself runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from specwatch.config.sections import (
     Count,
     Duration,
-    Name,
     SecretFile,
     Section,
     present_secret,
@@ -34,23 +33,6 @@ class Store(Section):
 
     queue_limit: Count = 100_000
     """Windows kept in memory, at most; further ones are dropped and counted."""
-
-
-class Fleet(Section):
-    """Several daemons that divide the targets among them.
-
-    Its presence switches that on; `fleet: {}` is enough. All members have the same `daemon` and
-    the same Postgres, and should have the same targets.
-    """
-
-    member: Name | None = None
-    """Name of this member, which no other may have. Default: the host name and a random part."""
-    heartbeat: Annotated[Duration, within(1, 60)] = 5.0
-    """How often a member renews its lease. It counts as dead after three, and the others take over
-    its targets."""
-    address: Annotated[str, AfterValidator(parse_server_url)] | None = None
-    """URL at which people and the other members reach this member's page. Default: that of
-    `listen`, with the host name in place of `0.0.0.0`."""
 
 
 class Otlp(Section):

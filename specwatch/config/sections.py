@@ -35,6 +35,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.shard import Shard, parse_shard
 from specwatch.domain.units import (
     ListenAddress,
     format_duration,
@@ -141,6 +142,9 @@ Listen = Annotated[
 ]
 HostName = Annotated[str, BeforeValidator(parse_host_name)]
 Edges = Annotated[tuple[float, ...], BeforeValidator(parse_edges)]
+ShardOfTargets = Annotated[
+    Shard, BeforeValidator(parse_shard), PlainSerializer(Shard.__str__, when_used="json")
+]
 Gpus = Annotated[tuple[int, ...] | Literal["auto", "none"], BeforeValidator(parse_gpus)]
 DatabaseUrl = Annotated[
     SecretStr,

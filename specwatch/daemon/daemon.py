@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,22 +15,21 @@ import structlog
 from msgspec import structs
 
 from specwatch import __version__
-from specwatch.actuators import actuator_of
+from specwatch.actuators import actuator_of, owner
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.loading import Config
 from specwatch.config.service import SupervisedService
 from specwatch.config.target import Target
-from specwatch.daemon.daemon_server import member_address, server_of
+from specwatch.daemon.daemon_server import page_address, server_of
 from specwatch.daemon.discovery_service import DiscoveryService
 from specwatch.daemon.experiment_service import EVERY, ExperimentService
-from specwatch.daemon.fleet_service import TURN_SECONDS as FLEET_SECONDS
-from specwatch.daemon.fleet_service import FleetService, new_member
 from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
+from specwatch.daemon.lease_keeper import RENEW_SECONDS, STANDBY_SECONDS, LeaseKeeper
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
-from specwatch.daemon.workloads import Workloads, places_of, with_workloads
+from specwatch.daemon.workloads import Workloads, part_of, with_workloads
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.errors import ConfigError
 from specwatch.report.deliveries import DeliveryMonitor
@@ -39,6 +37,7 @@ from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
 from specwatch.scrape.gpu import GpuMemoryReader
 from specwatch.status import HUNG_SECONDS, DaemonStatus, TargetStatus
+from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("specwatch.daemon.daemon")
 
 _LANES = {"loop": 2, "discovery": 16} | dict.fromkeys(
-    ("flush", "upkeep", "check", "gpu", "guard", "experiments", "fleet"), 1
+    ("flush", "upkeep", "check", "gpu", "guard", "experiments", "lease"), 1
 )
 """Jobs at a time in each lane, so that a database or driver that hangs does not delay scrapes."""
 _FLUSH_SECONDS = 5.0
@@ -63,12 +62,13 @@ _MOST_NAMED = 20
 """Targets that a line of the log names."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
-_FIXED = ("daemon", "database", "fleet", "listen", "store")
+_FIXED = ("daemon", "database", "listen", "shard", "store")
 """Keys of the configuration that take effect at a start only."""
 
 
 class Daemon:
-    """Watches the targets of a configuration until :meth:`ask_to_stop`."""
+    """Watches the targets of a configuration until :meth:`ask_to_stop`, once it has the lease of
+    its name; until then it stands by."""
 
     def __init__(
         self,
@@ -94,13 +94,10 @@ class Daemon:
         self._supervisor = supervisor
         self._service = ServiceManager(environ)
         self._discovery = DiscoveryService(config, now)
-        self.targets = WatchedTargets(
-            self._new_scraper, shared=config.fleet is not None, new_loop=new_loop
-        )
-        member = new_member(config.fleet, socket.gethostname())
+        self.targets = WatchedTargets(self._new_scraper, new_loop=new_loop)
         self._configuring = threading.Lock()
         self._recorder = Recorder(
-            Store(config.database.connect_url(), daemon=config.daemon, member=member),
+            Store(config.database.connect_url(), daemon=config.daemon),
             queue_limit=config.store.queue_limit,
             now=now,
             resume=self.targets.resume,
@@ -108,19 +105,19 @@ class Daemon:
             configuring=self._configuring,
         )
         self._workloads = Workloads(self.targets, self._take, self._recorder.put)
-        self._fleet: FleetService | None = None
-        if config.fleet is not None:
-            self._fleet = FleetService(
-                self._recorder.store,
-                config.fleet,
-                now=now,
-                ready=lambda: self._recorder.opened and self._discovery.begun,
-                address=lambda: member_address(self.config, self.http),
-                watch=lambda cursors: self._watch(cursors=cursors),
-                acting=lambda: self._workloads.with_pods(self._guard_service.acting),
-                settle=self._settle,
-            )
-        own = config if self._fleet is None else self._fleet.part_of(config)
+        lease = Lease(
+            self._recorder.store,
+            owner.identity(),
+            shard="" if config.shard is None else str(config.shard),
+            address=lambda: page_address(self.http),
+            is_gone=owner.is_gone,
+        )
+        self._recorder.store.before_write = lease.check
+        self._lease = LeaseKeeper(
+            lease, now=now, alive=lambda: self._silent(self._now()) <= HUNG_SECONDS
+        )
+        self._begun = False
+        own = part_of(config)
         self._rule_service = RuleService(self._recorder.store, own, now=now)
         self._gpu = GpuMemoryReader()
         self._guard_service = GuardService(
@@ -160,24 +157,31 @@ class Daemon:
         self._reload_asked = True
         self._asked.put(None)
 
-    def run(self) -> None:
-        """Watch until asked to stop.
+    @property
+    def configured(self) -> Config:
+        """The configuration, as it was read last."""
+        return self._configured
+
+    def run(self) -> bool:
+        """Watch until asked to stop, or until another process has taken over; returns whether that
+        is so, and a new daemon should stand by.
 
         Raises ConfigError when it cannot listen, or a target's ``ca_file`` cannot be used.
         """
         self.start()
         try:
             self._main_loop()
+            return not self._stop_asked
         finally:
             self.stop()
 
     def start(self) -> None:
-        """Begin to watch and to serve; returns at once."""
+        """Begin to watch, or to stand by, and to serve; returns at once."""
         self.http.start()
         try:
-            cursors = self._recorder.open()
-            self._discovery.resume(cursors)
-            self._watch(cursors=cursors)
+            self._lease.begin()
+            if self._lease.watching:
+                self._begin()
         except BaseException:
             self.http.stop(timeout=1.0)
             raise
@@ -193,11 +197,25 @@ class Daemon:
         )
         self._service.ready(self._sentence())
 
+    def _begin(self) -> None:
+        """Begin to watch."""
+        cursors = self._recorder.open()
+        self._discovery.resume(cursors)
+        self._watch(cursors=cursors)
+        self._begun = True
+
     def stop(self) -> None:
         """Write what is not written yet, and end; takes at most about five seconds."""
         self._stop_asked = True
-        self._service.stopping()
-        _log.info("stopping")
+        if self._lease.lost:
+            _log.error(
+                "lease_lost",
+                remedy="another process of this name watches now, as this one did not renew its"
+                " lease in time: it was stopped, or could not reach the database; it stands by",
+            )
+        else:
+            self._service.stopping()
+            _log.info("stopping")
         self._schedule.stop()
         self.targets.close()
         self._workloads.close()
@@ -227,10 +245,12 @@ class Daemon:
             deliveries=self._deliveries.status(self.config.report),
             stuck=self.targets.stuck(now),
             silent=self._silent(now),
-            fleet=None if self._fleet is None else self._fleet.status(),
+            lease=self._lease.status(),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
-            ready=self._recorder.ready and self._discovery.begun and self.targets.turned,
+            ready=self._lease.ready
+            if not self._begun
+            else self._recorder.ready and self._discovery.begun and self.targets.turned,
         )
 
     def _statuses(self, *, current: bool) -> Iterator[TargetStatus]:
@@ -247,14 +267,18 @@ class Daemon:
             )
 
     def _main_loop(self) -> None:
-        while not self._stop_asked:
+        while not self._stop_asked and not self._lease.lost:
             self.look()
             with suppress(Empty):
                 self._asked.get(timeout=_LOOK_SECONDS)
 
     def look(self) -> None:
-        """Handle signals, what discovery has found, and steps of the clock."""
+        """Handle signals, the lease, what discovery has found, and steps of the clock."""
         self._looked = self._now().monotonic
+        if self._lease.watching and not self._begun:
+            self._begin()
+            with self._configuring:
+                self._set_jobs()
         if self._reload_asked and not self._stop_asked:
             self._reload_asked = False
             self._read_config()
@@ -303,19 +327,21 @@ class Daemon:
     def _set_jobs(self) -> None:
         """Schedule every job again."""
         self._schedule.clear()
-        every, changing = self._schedule.every, self._fleet or self.config.discovery
+        every, changing = self._schedule.every, self.config.discovery
+        watchdog = self._service.watchdog_seconds
+        beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
+        every(beat, self._heartbeat, delay=0.0, lane="loop")
+        turn = RENEW_SECONDS if self._begun else STANDBY_SECONDS
+        every(turn, self._look_at_lease, delay=turn, lane="lease")
+        if not self._begun:
+            return
         for source in self._discovery:
             seconds = source.source.settings.refresh_interval
             every(seconds, source.refresh, delay=0.0, lane="discovery")
-        if self._fleet is not None:
-            every(FLEET_SECONDS, self._fleet.turn, delay=0.0, lane="fleet")
         every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
         if self._experiment_service.active or changing:
             every(EVERY, self._experiment_service.turn, delay=EVERY, lane="experiments")
-        watchdog = self._service.watchdog_seconds
-        beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
         soon = self._random.random()
-        every(beat, self._heartbeat, delay=0.0, lane="loop")
         every(_FLUSH_SECONDS, self._flush, delay=_FLUSH_SECONDS, lane="flush")
         every(_CATCH_UP_SECONDS, self._catch_up, delay=0.0, lane="upkeep")
         every(_ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep")
@@ -341,16 +367,12 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        here = list(self._statuses(current=False))
-        known = places_of(self.config.targets).keys()
-        self._alertmanagers.send(here, known - {status.name for status in here})
+        self._alertmanagers.send(list(self._statuses(current=False)))
 
-    def _settle(self) -> bool:
-        """Write what other members continue from; whether all of it is written."""
-        self._recorder.flush(force=True)
-        self._rule_service.flush(final=True)
-        self._guard_service.release()
-        return self._recorder.writing
+    def _look_at_lease(self) -> None:
+        self._lease.turn()
+        if self._lease.lost or self._lease.watching is not self._begun:
+            self._asked.put(None)  # which ends the main loop's wait
 
     def _catch_up(self) -> None:
         if self._recorder.ready:
@@ -359,15 +381,13 @@ class Daemon:
             self._rule_service.catch_up()
 
     def _write_last(self) -> None:
-        if self._fleet is not None:
-            self._fleet.end()  # no target comes any more, with a guard that nobody would end
-        self._recorder.flush(force=True)
-        if self._recorder.ready:
-            self._rule_service.flush(final=True)
-            self._experiment_service.close()
-            self._guard_service.close()
-            if self._fleet is not None:
-                self._fleet.leave()
+        if self._begun and not self._lease.lost:
+            self._recorder.flush(force=True)
+            if self._recorder.ready:
+                self._rule_service.flush(final=True)
+                self._experiment_service.close()
+                self._guard_service.close()
+            self._lease.release()
         self._recorder.close()
 
     def _heartbeat(self) -> None:
@@ -389,6 +409,8 @@ class Daemon:
         return max(self.targets.silent, 0.0 if looked is None else now.monotonic - looked)
 
     def _sentence(self) -> str:
+        if not self._begun:
+            return f"Standing by: {self._lease.status().holder} watches"
         message, store = self.targets.sentence(self._now()), self._recorder.status()
         if store.error:
             message += f"; {store.queued} windows wait for the database: {store.error}"
@@ -409,7 +431,10 @@ class Daemon:
     def _apply(self, config: Config) -> None:
         fixed = [key for key in _FIXED if getattr(config, key) != getattr(self.config, key)]
         config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
-        self._watch(config)
+        if self._begun:
+            self._watch(config)
+        else:
+            self._configured = self.config = config
         self._alertmanagers.configure(config.alertmanager, config.external_url)
         with self._configuring:
             self._set_jobs()
@@ -454,7 +479,7 @@ class Daemon:
             sources = self._discovery.sources_of(configured)
             everything = self._discovery.all_targets(configured, sources)
             config = configured.model_copy(update={"targets": everything})
-            own = config if self._fleet is None else self._fleet.part_of(config)
+            own = part_of(config)
             if cursors is None:
                 joined = {target.name for target in own.targets} - self.targets.by_name.keys()
                 cursors = self._recorder.cursors(joined)
@@ -465,12 +490,9 @@ class Daemon:
             workloads = self._workloads.configure(
                 own.targets,
                 everything,
-                ours=lambda name: self._fleet is None or name in self._fleet.watched,
                 acting=self._guard_service.acting,
             )
             self._rule_service.configure(with_workloads(own, workloads))
             self._guard_service.configure(with_workloads(own, workloads, pods=False))
             self._experiment_service.configure(own)
-            if self._fleet is not None:
-                self._fleet.configure(places_of(everything))
             self.targets.schedule()

@@ -1,4 +1,4 @@
-"""The daemon's HTTP server: what it answers, under which names, and where others reach it."""
+"""The daemon's HTTP server: what it answers, under which names, and where people reach it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def server_of(
     return HttpServer(application, listen.host, listen.port, name="http", bounded=True)
 
 
-def member_address(config: Config, server: HttpServer) -> str:
-    """Where people and other members of the fleet reach the page of a server that listens."""
-    if config.fleet is not None and config.fleet.address is not None:
-        return config.fleet.address
+def page_address(server: HttpServer) -> str:
+    """Where people reach the page of a server that listens."""
     anywhere = server.host in ("0.0.0.0", "::")  # noqa: S104
     return local_url(socket.gethostname() if anywhere else server.host, server.port)

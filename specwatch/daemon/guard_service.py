@@ -136,13 +136,6 @@ class GuardService:
         """The targets on which an action is under way."""
         return {name for name, guard in self._guards.items() if guard.busy}
 
-    def release(self) -> None:
-        """Give back the leases of targets that are not ours any more."""
-        try:
-            self._book.release(self._holder, self._now().wall, but=self._guards)
-        except StoreError as error:
-            _log.warning("guard_not_released", detail=str(error))
-
     def close(self) -> None:
         """Release the leases; the next holder resumes what is under way."""
         self._closed = True

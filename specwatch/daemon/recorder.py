@@ -20,7 +20,7 @@ _log = structlog.get_logger("specwatch.daemon.recorder")
 
 _CHECK_SECONDS = 7 * 86400.0
 _MOST_LOGGED = 5
-"""Problems of a damaged file that are logged."""
+"""Problems of a damaged file, and targets, that are logged."""
 
 
 class Recorder:
@@ -52,8 +52,6 @@ class Recorder:
         self._resume = resume
         self._supersede = supersede
         self._configuring = configuring
-        self._shared = False
-        """Whether another process of our name was seen, and logged."""
         self._written = 0
         self._unstorable = 0
         self.opened = False
@@ -127,7 +125,7 @@ class Recorder:
         if outcome.superseded:
             cursors = self.cursors()
             self._supersede({name: cursors[name] for name in outcome.superseded & cursors.keys()})
-            self._warn_of_rivals()
+            _log.info("counted_by_another", targets=sorted(outcome.superseded)[:_MOST_LOGGED])
         if outcome.error is not None and str(outcome.error) != str(before):
             _log.error(
                 "store_write_failed",
@@ -168,32 +166,12 @@ class Recorder:
                 " and the state of guards are lost. Check the disk and the memory of this machine",
             )
 
-    def _warn_of_rivals(self) -> None:
-        if self._shared:
-            return
-        try:
-            rivals = self.store.rivals(self._now().wall)
-        except StoreError as error:
-            self._failed("rivals_unread", error)
-            return
-        if self.store.member is not None and not rivals:
-            return  # another member has taken the target over
-        self._shared = True
-        _log.warning(
-            "identity_shared",
-            daemon=self.store.daemon,
-            others=rivals,
-            remedy="give each its own name with the key daemon, or stop one; each minute is from"
-            " the one that writes it first",
-        )
-
     def roll_up(self) -> None:
         """Bring the hours up to date."""
         with self._rolling_up:
             now = self._now().wall
             try:
                 built = self.store.roll_up(now)
-                self._shared = self._shared and bool(self.store.rivals(now))
             except StoreError as error:
                 self._failed("roll_up_failed", error)
                 return
@@ -212,8 +190,7 @@ class Recorder:
             _log.info("pruned", **pruned._asdict())
 
     def close(self) -> None:
-        """Write what waits and disconnect."""
-        self.flush(force=True)
+        """Disconnect."""
         try:
             self.store.close(self._now().wall)
         except StoreError as error:

@@ -339,8 +339,8 @@ class Scraper:
                 observation = self._watch.observe(samples, now, proxy)
                 self._followed.see(samples, self._watch.switch)
                 if observation.error is None:
-                    cursor = self._watch.cursor() if self._begins else None
-                    if cursor is not None and cursor.after == cursor.wall:
+                    cursor = self._watch.begin() if self._begins else None
+                    if cursor is not None:
                         # A successor begins here, however soon we end.
                         self._put(Batch((), cursor))
                     self._begins = False

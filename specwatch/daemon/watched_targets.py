@@ -44,16 +44,14 @@ class WatchedTargets:
         self,
         make: Callable[[Target, Cursor | None, int | None, float | None], Scraper],
         *,
-        shared: bool = False,
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
         """``make`` makes the scraper of a target from its cursor, with windows after the last one
         that was closed early, and since when it is watched; it may raise ConfigError. A target that
-        comes back goes on as it was left, and where targets are ``shared``, from its cursor: others
-        have watched it. Scrapes are timed by the clock of the event loop that ``new_loop`` makes.
+        comes back goes on as it was left. Scrapes are timed by the clock of the event loop that
+        ``new_loop`` makes.
         """
         self._make = make
-        self._shared = shared
         self._new_loop = new_loop
         self._closed: dict[str, int | None] = {}
         """By target the start of the last window of this process."""
@@ -121,8 +119,7 @@ class WatchedTargets:
         self._closed = {name: t for name, t in self._closed.items() if t and t >= oldest}
         # All that left just now: a source may list nothing for a moment.
         just_left = len(self.by_name.keys() - scrapers.keys())
-        most_left = 0 if self._shared else max(_MOST_LEFT, just_left)
-        for name in list(self.left)[: -most_left or None]:
+        for name in list(self.left)[: -max(_MOST_LEFT, just_left)]:
             del self.left[name]
         self.by_name = scrapers
 

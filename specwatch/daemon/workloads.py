@@ -29,14 +29,18 @@ def with_workloads(config: Config, workloads: Sequence[Target], *, pods: bool = 
     return config.model_copy(update={"targets": (*targets, *workloads)})
 
 
-def places_of(targets: Iterable[Target]) -> dict[str, str]:
-    """Where the members of a fleet have to watch each target and workload: where they watch the
-    workload of this name."""
-    places: dict[str, str] = {}
-    for target in targets:
-        place = target.workload or target
-        places |= {target.name: place.name, place.name: place.name}
-    return places
+def part_of(config: Config) -> Config:
+    """A configuration with the targets of its shard only; those of one group, and the pods of one
+    workload, are in the same shard."""
+    shard = config.shard
+    if shard is None:
+        return config
+    targets = [
+        target
+        for target in config.targets
+        if shard.owns(target.group or (target.workload or target).name)
+    ]
+    return config.model_copy(update={"targets": tuple(targets)})
 
 
 class Workloads:
@@ -68,13 +72,12 @@ class Workloads:
         watched: Sequence[Target],
         known: Iterable[Target],
         *,
-        ours: Callable[[str], bool],
         acting: Collection[str],
     ) -> tuple[Target, ...]:
         """Have the workloads of the targets that are ``watched`` here, and return them.
 
-        ``known`` are the targets of all members of the fleet; ``ours`` says whether a workload of
-        that name is this member's. One on which the guard acts stays while it has no pod at all.
+        ``known`` are the targets of all shards. One on which the guard acts stays while it has no
+        pod at all.
         One that is the ``service`` of a configured target is guarded as that, and not twice.
         """
         known = tuple(known)
@@ -85,11 +88,7 @@ class Workloads:
         }
         owners = {pod.name: pod.workload for pod in watched if pod.workload is not None}
         everywhere = {pod.workload.name for pod in known if pod.workload is not None}
-        by_name = {
-            one.name: one
-            for one in owners.values()
-            if ours(one.name) and one.name not in configured
-        }
+        by_name = {one.name: one for one in owners.values() if one.name not in configured}
         kept = self._by_name.keys() - everywhere
         by_name |= {name: self._by_name[name] for name in kept.intersection(acting)}
         with self._lock:
@@ -104,10 +103,6 @@ class Workloads:
     def guarded_as(self, target: str) -> str:
         """The workload of a pod, or else the target itself."""
         return self._workload_of.get(target, target)
-
-    def with_pods(self, names: Collection[str]) -> set[str]:
-        """These names, and those of the pods of the workloads among them."""
-        return {pod for pod, name in self._workload_of.items() if name in names}.union(names)
 
     def shown(self, name: str) -> TargetStatus:
         """What the last pages of a workload's pods show together, or that of another target."""

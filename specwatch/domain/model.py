@@ -465,7 +465,7 @@ class Cursor:
     proxy: Counters | None = None
     """The same of the target's proxy, a separate process."""
     after: float | None = None
-    """Unix time since when its windows count: ``wall`` of the cursor before, or the first page."""
+    """Unix time since when its windows count: ``wall`` of the cursor before; None for the first."""
 
 
 class RankCounts(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from specwatch.config.guard import Guard
-from specwatch.domain.fleet import owner_of
 from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import Mode
+from specwatch.domain.shard import owner_of
 from specwatch.guard import deciding
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import Cause, GuardState, Phase, Step

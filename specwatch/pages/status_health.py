@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from specwatch.pages.status_model import unread
 from specwatch.pages.status_view import in_order
 from specwatch.status import DaemonStatus, PagerStatus, TargetStatus
-from specwatch.wording import figures, fleet
+from specwatch.wording import figures, lease
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _MOST_FAILING = 20
@@ -119,7 +119,7 @@ def pager_state(pager: PagerStatus, now: float) -> str:
 
 def headline(status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with the whole, in sentences; none for nothing."""
-    lines = [] if status.fleet is None else list(fleet.problems(status.fleet))
+    lines = list(lease.problems(status.lease))
     shown_lines = (*store_lines(status), *delivery_lines(status), *source_lines(status))
     lines += [line for line, wrong in shown_lines if wrong]
     lines += [

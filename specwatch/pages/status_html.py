@@ -23,7 +23,7 @@ from specwatch.report import charts
 from specwatch.report.model import Report
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus
-from specwatch.wording import figures, fleet
+from specwatch.wording import figures, groups, lease
 from specwatch.wording.headline import headlines, no_problem
 from specwatch.wording.speculation import outcome_of
 from specwatch.wording.text import shown
@@ -93,11 +93,10 @@ def status_html(status: DaemonStatus, history: StatusHistory, asked: Selection =
         ),
         pager_state=status_health.pager_state,
         charts=history.plots,
-        group_servers=fleet.group_servers,
+        group_servers=groups.group_servers,
         most_groups=_MOST_GROUPS,
         outcome_of=outcome_of,
-        fleet_heading=fleet.heading,
-        member_state=fleet.state,
+        standing_by=lease.standing_by,
         plotted=PLOTTED / HOUR,
         spark=_spark,
         course=_course,
@@ -114,14 +113,8 @@ def version_of(status: DaemonStatus) -> str:
         for one in status.targets
     ]
     known = [(one.kind, one.target, one.model_name) for one in problems(status)]
-    members = (
-        [(one.member, one.live, one.watched) for one in status.fleet.members]
-        if status.fleet
-        else ()
-    )
-    return hashlib.sha256(repr((seen, known, members, status.store.error)).encode()).hexdigest()[
-        :16
-    ]
+    present = (seen, known, status.lease, status.store.error)
+    return hashlib.sha256(repr(present).encode()).hexdigest()[:16]
 
 
 def _outcomes(status: DaemonStatus) -> list[str]:

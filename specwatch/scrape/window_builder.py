@@ -88,7 +88,10 @@ class WindowBuilder:
         self._proxy_tracker = CounterTracker()
         self.taps = Taps()
         self._counted_since: float | None = None
-        """Unix time of the page at which the open window's counts begin."""
+        """Unix time of the page, read by us or before us, on which the next counts follow; None for
+        the first ones."""
+        self._from_zero = False
+        """Whether all of the first page was counted."""
         self._page: Mapping[Series, float] = {}
         self.models: dict[str, Mode] = {}
         """The models of the last page (before any page, of the cursor), and their modes."""
@@ -157,8 +160,6 @@ class WindowBuilder:
             return ScrapeResult(batch, error=error, problems=tuple(problems))
         if self._first_pages is not None and last is None:
             self._first_pages.engine = samples, now.wall
-        if self._counted_since is None:
-            self._counted_since = now.wall
         counted: Mapping[Series, float] = increments
         if start is None:
             counted = self._alternation.counted(increments, now.monotonic)
@@ -322,11 +323,15 @@ class WindowBuilder:
             self._proxy_tracker = CounterTracker(*cursor.proxy)
 
     def supersede(self, cursor: Cursor) -> None:
-        """Continue from the cursor of another process, which has counted the open window."""
+        """Continue from the cursor of another process, which has counted the open window.
+
+        What was stored of that as a part stays: what comes now is in the next minute.
+        """
         self._base = self._glanced = None
         self._alternation = Alternation()
         if self._open is not None:
-            self._open = OpenWindow(self._open.start)
+            self.closed_start = self._open.start
+            self._open = None
         self._proxy_tracker = CounterTracker()
         self._begin_at(cursor)
 
@@ -366,11 +371,21 @@ class WindowBuilder:
             self.times.wall, of_proxy, self._counted_since,
         )  # fmt: skip
 
+    def begin(self) -> Cursor | None:
+        """Where counting begins, at a first page of which nothing is counted; else None."""
+        cursor = self.cursor()
+        if cursor is None or cursor.after is not None or self._from_zero:
+            return None
+        self._counted_since = cursor.wall
+        return cursor
+
     def _count_from_zero(self, start: float | None) -> None:
         """Count all of the first page, if its process began at ``start`` under our eyes."""
         since, self.watched_since = self.watched_since, None
         if since is not None and start is not None and start >= since:
             self._begin_at(Cursor(self._target, {}, start, start))
+            self._counted_since = None
+            self._from_zero = True
 
     def _begin_at(self, cursor: Cursor) -> None:
         self._counted_since = cursor.wall

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from specwatch.domain.model import Counters, Cursor, Series
-from specwatch.store.schema import cursors, layouts, watched_targets
+from specwatch.store.schema import cursors, layouts
 from specwatch.store.statements import decoded, insert
 from specwatch.store.texts import LARGEST_REMEMBERED, Finite, Layout, layout, storable
 
@@ -105,8 +104,8 @@ def read(
     }
 
 
-def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) -> None:
-    """Write cursors, replacing the stored ones of their targets."""
+def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor], run: int) -> None:
+    """Write cursors of a run, replacing the stored ones of their targets."""
     rows = [
         {
             "daemon": daemon,
@@ -115,13 +114,14 @@ def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) 
             "counters": cursor.counters,
             "process_start": cursor.process_start,
             "wall": cursor.wall,
+            "run_id": run,
         }
         for cursor in packed
     ]
     if not rows:
         return
     statement = insert(connection, cursors)
-    changed = ("layout_id", "counters", "process_start", "wall")
+    changed = ("layout_id", "counters", "process_start", "wall", "run_id")
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=["daemon", "target"],
@@ -132,54 +132,37 @@ def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) 
 
 
 def superseded(
-    connection: sa.Connection,
-    daemon: str,
-    packed: Iterable[PackedCursor],
-    discarded: Mapping[str, float],
-    *,
-    member: str | None = None,
+    connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor], run: int
 ) -> tuple[list[PackedCursor], list[PackedCursor]]:
     """Those of the cursors whose counts another process with the daemon's name has written, and
     those that are in the database already, because the write is repeated.
 
-    Of the former the stored cursor is later than the beginning of theirs, and is not one of them;
-    or they begin at one that was ``discarded`` (its time by target). For a ``member`` of a fleet
-    they are also those of targets that another one watches, which counts from their stored cursor;
-    no other can claim the rest until the transaction ends.
+    Counts are added to those before the stored cursor: so a cursor has to follow on it, or, where
+    this run has stored that, on a later one of its own. The clocks of processes may differ.
     """
     own: dict[str, list[PackedCursor]] = {}
     for cursor in packed:
         own.setdefault(cursor.target, []).append(cursor)
-    held = set(own)
-    if member is not None:
-        table = watched_targets
-        query = sa.select(table.c.target).where(
-            table.c.daemon == daemon, table.c.target.in_(own), table.c.member == storable(member)
-        )
-        held = set(connection.execute(query.with_for_update(read=True)).scalars())
-    stored = connection.execute(
-        sa.select(cursors.c.target, cursors.c.wall)
+    rows = connection.execute(
+        sa.select(cursors.c.target, cursors.c.wall, cursors.c.run_id)
         .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
         .with_for_update()
     )
-    latest = {row.target: row.wall for row in stored}
+    stored = {row.target: (row.wall, row.run_id == run) for row in rows}
     left_out: list[PackedCursor] = []
     repeated: list[PackedCursor] = []
     for target, chain in own.items():
-        if target not in held:
-            left_out += chain
-            continue
-        last, gone = latest.get(target, -math.inf), discarded.get(target)
+        last, ours = stored.get(target, (None, True))
         # While a server is down, its cursor stays, and tells nothing.
         walls = [None if cursor.after in (None, cursor.wall) else cursor.wall for cursor in chain]
-        done = walls.index(last) + 1 if last in walls else 0
+        done = walls.index(last) + 1 if ours and last is not None and last in walls else 0
         repeated += chain[:done]
         for cursor in chain[done:]:
-            if cursor.after is not None and (cursor.after == gone or cursor.after < last):
-                left_out.append(cursor)
-                gone = cursor.wall
+            later = ours and (last is None or (cursor.after or last) >= last)
+            if cursor.after in (None, last) or later:
+                last, ours = cursor.wall, True
             else:
-                last = cursor.wall
+                left_out.append(cursor)
     return left_out, repeated
 
 

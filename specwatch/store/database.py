@@ -185,7 +185,7 @@ class Database:
         with connection.cursor() as cursor:
             cursor.execute(f"SET statement_timeout = {limit}")
             cursor.execute(f"SET lock_timeout = {POSTGRES_LOCK_MS}")
-            cursor.execute("SET idle_in_transaction_session_timeout = 30000")
+            cursor.execute("SET idle_in_transaction_session_timeout = 10000")
         connection.commit()
 
     @contextmanager

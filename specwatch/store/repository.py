@@ -66,19 +66,17 @@ class Store(Reader):
         version: str = __version__,
         host: str | None = None,
         pid: int | None = None,
-        member: str | None = None,
     ) -> None:
-        """``member``: the name of this member, where the targets are divided among a fleet."""
         self.url = url
         self.daemon = daemon
+        self.before_write: Callable[[sa.Connection], None] = lambda _: None
+        """Called in every transaction that writes; it may raise StoreError."""
         self._identity = {
             "daemon": daemon,
             "version": version,
             "host": socket.gethostname() if host is None else host,
             "pid": os.getpid() if pid is None else pid,
-            "member": member,
         }
-        self.member = member
         super().__init__(Database(url))
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -87,12 +85,13 @@ class Store(Reader):
         self._series: dict[SeriesId, int] = {}
         self._contexts: dict[Context, int] = {}
         self._layouts: set[int] = set()
-        self._discarded: dict[str, float] = {}
-        """By target the time of the last cursor that was not written: counts that begin there
-        follow on others that are not in the database."""
         self._layout_bytes: Counter[str] = Counter()
         """Bytes of new layouts by target in the hour ``_layout_hour``."""
         self._layout_hour = 0
+
+    @property
+    def _run_id(self) -> int:
+        return 0 if self._run is None else self._run.id
 
     @property
     def where(self) -> str:
@@ -129,8 +128,7 @@ class Store(Reader):
         """Write minutes and cursors in one transaction; repeating it changes nothing.
 
         Returns the targets whose counts another process with this daemon's name has written as
-        well, and those that another member of the fleet watches: nothing is written for them, and
-        counting continues from :meth:`cursors`.
+        well: nothing is written for them, and counting continues from :meth:`cursors`.
 
         Of several cursors of one target the last is kept. A cursor whose layout exceeds what the
         target may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start counts
@@ -140,7 +138,7 @@ class Store(Reader):
         with self._lock:
             with self.writing(now) as connection:
                 left_out, repeated = cursor_rows.superseded(
-                    connection, self.daemon, own, self._discarded, member=self.member
+                    connection, self.daemon, own, self._run_id
                 )
                 gone = set(map(id, left_out + repeated))
                 cursors = {cursor.target: cursor for cursor in own if id(cursor) not in gone}
@@ -152,7 +150,6 @@ class Store(Reader):
                 ]
                 added = self._write(connection, windows, cursors, now)
             self._remember(*added)
-            self._discarded |= {c.target: c.wall for c in left_out if c.wall != c.after}
         gone = set(map(id, left_out))
         last = {cursor.target: cursor for cursor in own}
         return frozenset(target for target, cursor in last.items() if id(cursor) in gone)
@@ -232,9 +229,6 @@ class Store(Reader):
         expired, and at least as long as hours.
         """
         self.open(now)
-        with self._lock:
-            kept = self._discarded.items()
-            self._discarded = {t: wall for t, wall in kept if wall >= now - minutes_kept}
         partitions.make(self._database, now)
         return rollups_and_retention.prune(
             self._database,
@@ -266,17 +260,6 @@ class Store(Reader):
     def damaged_files(self) -> tuple[str, ...]:
         """Damaged SQLite files that were put aside and are still there."""
         return integrity.damaged_files(self._database)
-
-    def rivals(self, now: float) -> list[str]:
-        """Other processes that write as this daemon now, each as ``HOST, pid PID``.
-
-        Predecessors are left out: their minutes began before this run.
-        """
-        run = self._run
-        if run is None:
-            return []
-        with self._database.reading() as connection:
-            return window_rows.rivals(connection, run, now)
 
     def open_breaches(self, target: str | None = None) -> list[Decision]:
         """This daemon's breaches that have not ended, of one target or of all."""
@@ -311,13 +294,16 @@ class Store(Reader):
             self._layouts = set()
 
     @contextmanager
-    def writing(self, now: float) -> Iterator[sa.Connection]:
-        """A transaction in a database with the current schema."""
+    def writing(self, now: float, *, leased: bool = True) -> Iterator[sa.Connection]:
+        """A transaction in a database with the current schema; ``leased``: one that needs the
+        lease, so that :attr:`before_write` is called."""
         with self._lock:
             self.open(now)
             try:
                 with self._database.writing() as connection:
                     self._require_current(connection)
+                    if leased:
+                        self.before_write(connection)
                     yield connection
             except StoreError:
                 self._forget()
@@ -334,7 +320,6 @@ class Store(Reader):
         commit."""
         if any(window.length != MINUTE or window.start % MINUTE for window in windows):
             raise ValueError("only whole minutes are written; hours are rolled up from them")
-        run_id = 0 if self._run is None else self._run.id
         contexts = {window.context for window in windows}
         kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
         new_layouts = add_layouts(
@@ -347,9 +332,9 @@ class Store(Reader):
             windows,
             self._series | new_series,
             self._contexts | new_contexts,
-            run_id,
+            self._run_id,
         )
-        cursor_rows.put(connection, self.daemon, kept.values())
+        cursor_rows.put(connection, self.daemon, kept.values(), self._run_id)
         dropped = [target for target in cursors if target not in kept]
         if dropped:
             cursor_rows.delete(connection, self.daemon, dropped)

@@ -38,7 +38,7 @@ _LARGEST = 2**63 - 1
 _FREE_SHARE = 4
 _VACUUMED_PAGES = 2000
 _PRUNE_LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
-_ROLL_UP_LOCK = 0x7370726F  # "spro": one member of a fleet rolls up at a time
+_ROLL_UP_LOCK = 0x7370726F  # "spro": one daemon rolls up at a time
 _ELSEWHERE = -1
 _ELSEWHERE_SECONDS = 0.5
 """Seconds between two looks whether another member has rolled everything up."""

@@ -39,8 +39,7 @@ POSTGRES_STORAGE = {
     " autovacuum_vacuum_scale_factor = 0.05",
     "cursors": f"fillfactor = 50, {_FEW_ROWS} = 1000",
     "series": f"fillfactor = 70, {_FEW_ROWS} = 5000",
-    "members": f"fillfactor = 50, {_FEW_ROWS} = 1000",
-    "watched_targets": f"fillfactor = 50, {_FEW_ROWS} = 1000",
+    "leases": f"fillfactor = 50, {_FEW_ROWS} = 1000",
 }
 """Insert-only tables are frozen and mapped often, in small steps. Small tables that are updated
 often have room on each page for new versions. Of ``minute_counts`` it is that of each partition."""
@@ -59,8 +58,6 @@ runs = sa.Table(
     sa.Column("version", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    # The member of a fleet that it is; null for a daemon that shares no targets.
-    sa.Column("member", sa.Text),
 )
 
 series = sa.Table(
@@ -173,6 +170,8 @@ cursors = sa.Table(
     # Fractional Unix seconds: compared with what the engine says, digit for digit.
     sa.Column("process_start", sa.Double),
     sa.Column("wall", sa.Double, nullable=False),
+    # The run that wrote it.
+    sa.Column("run_id", sa.Integer, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -257,32 +256,17 @@ experiments = sa.Table(
     sa.Column("data", sa.Text, nullable=False),
 )
 
-# The daemons that divide the targets of one daemon name among them. Times are fractional Unix
-# seconds of the database's clock; the token is of one process.
-members = sa.Table(
-    "members",
+# Which process watches as the daemon of a name, and of a shard such as 0/3 or an empty one for all
+# targets. Times are fractional Unix seconds of the database's clock.
+leases = sa.Table(
+    "leases",
     metadata,
     sa.Column("daemon", sa.Text, primary_key=True),
-    sa.Column("member", sa.Text, primary_key=True),
-    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("shard", sa.Text, primary_key=True),
+    sa.Column("process", sa.Text, nullable=False),
     sa.Column("address", sa.Text, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("known", sa.Integer, nullable=False),
-    sa.Column("watched", sa.Integer, nullable=False),
-    sa.Column("started", sa.Double, nullable=False),
-    sa.Column("seen", sa.Double, nullable=False),
-    sa.Column("lease_until", sa.Double, nullable=False),
-)
-
-# Which member watches a target; empty for none. Only that member writes the target's counts.
-watched_targets = sa.Table(
-    "watched_targets",
-    metadata,
-    sa.Column("daemon", sa.Text, primary_key=True),
-    sa.Column("target", sa.Text, primary_key=True),
-    sa.Column("member", sa.Text, nullable=False),
     sa.Column("since", sa.Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
 )
 
 

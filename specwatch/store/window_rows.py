@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from specwatch.domain.model import HOUR, MINUTE, SeriesId
+from specwatch.domain.model import HOUR, SeriesId
 from specwatch.domain.segments import dimension_of
 from specwatch.store import schema
 from specwatch.store.counts import COLUMNS, Context, PackedWindow
-from specwatch.store.schema import minutes, runs
+from specwatch.store.schema import runs
 from specwatch.store.statements import add_rows, insert, lock_series, series_of
-from specwatch.store.texts import storable
 
 _EXTEND_SERIES = """
 UPDATE series SET
@@ -99,7 +98,7 @@ def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int
         grouped[span].append(id_)
     for (first, last), members in grouped.items():
         hour = first - first % HOUR
-        # Without parameters: one for each id of a fleet would take longer than the rest.
+        # Without parameters: one for each id of many targets would take longer than the rest.
         connection.exec_driver_sql(
             _EXTEND_SERIES.format(
                 first=first, last=last, hour=hour, members=", ".join(map(str, members))
@@ -123,23 +122,3 @@ def register_run(connection: sa.Connection, run: Run) -> Run:
 def end_run(connection: sa.Connection, run: Run, now: float) -> None:
     """Note when a run ended (Unix seconds)."""
     connection.execute(runs.update().where(runs.c.id == run.id).values(ended_at=int(now)))
-
-
-def rivals(connection: sa.Connection, run: Run, now: float) -> list[str]:
-    """Other processes that write as the daemon of a run now, each as ``HOST, pid PID``.
-
-    For a member of a fleet these are not the other members.
-    """
-    writing = (
-        sa.select(minutes.c.run_id)
-        .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
-        .where(minutes.c.run_id != run.id)
-        .distinct()
-    )
-    query = sa.select(runs.c.host, runs.c.pid).where(
-        runs.c.id.in_(writing), runs.c.daemon == run.identity["daemon"]
-    )
-    if run.identity["member"] is not None:
-        query = query.where(runs.c.member.is_(None))
-    rows = connection.execute(query).all()
-    return [storable(f"{row.host}, pid {row.pid}") for row in rows]

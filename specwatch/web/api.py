@@ -175,9 +175,14 @@ class _Api:
         return json_response(body, 200 if status.alive else 503)
 
     def readyz(self, _: Request) -> Response:
-        """200 when `ready`, else 503; `store` is `ok` or the reason."""
+        """200 when `ready`, else 503; `store` is `ok` or the reason. A process that stands by
+        (`standby`) is ready when it could take over."""
         now = self.status()
-        body = {"ready": now.ready, "store": now.store.error or "ok"}
+        body = {
+            "ready": now.ready,
+            "store": now.store.error or now.lease.error or "ok",
+            "standby": now.lease.standby,
+        }
         return json_response(body, 200 if now.ready else 503)
 
     def targets(self, _: Request) -> Response:

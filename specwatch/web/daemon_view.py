@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict
 from specwatch.domain.model import Mode
 from specwatch.domain.switchback_results import ExperimentStatus
@@ -34,6 +33,7 @@ from specwatch.status import (
     DaemonStatus,
     Failure,
     JudgingStatus,
+    LeaseStatus,
     PagerStatus,
     ProxyStatus,
     SourceStatus,
@@ -98,8 +98,8 @@ class TargetView(Struct, frozen=True):
 class DaemonView(Struct, frozen=True):
     """A daemon. Each target is encoded by itself, so that a defect in one hides no other.
 
-    ``problems`` are those of all targets, the greatest harm first; ``fleet`` has the members of the
-    fleet, and is None without one. ``groups`` are those with more than one member.
+    ``problems`` are those of all targets, the greatest harm first; ``lease`` says which process of
+    this name watches. ``groups`` are those with more than one member.
     """
 
     daemon: str
@@ -113,7 +113,7 @@ class DaemonView(Struct, frozen=True):
     alertmanagers: tuple[PagerStatus, ...]
     discovery: tuple[SourceStatus, ...]
     problems: tuple[Problem, ...]
-    fleet: FleetStatus | None
+    lease: LeaseStatus
     targets: list[msgspec.Raw]
     groups: tuple[GroupVerdict, ...] = ()
 

@@ -268,7 +268,6 @@ _SEGMENT = (*_MODEL, "segment", "value")
 _RULE = ("rule", *_SERIES, "segment")
 
 DAEMON = Subject((), lambda status: [((), status)])
-FLEET = Subject((), lambda status: [] if status.fleet is None else [((), status)])
 TARGET = Subject(_TARGET, _servers)
 WORKLOAD = Subject(
     _TARGET,

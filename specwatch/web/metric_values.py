@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specwatch.domain import acceptance, histogram
-from specwatch.domain.fleet import FleetStatus
 from specwatch.domain.group import GroupVerdict
 from specwatch.domain.model import Histogram, Source, Tally
 from specwatch.domain.units import format_duration
@@ -156,11 +155,3 @@ def store_behind(daemon: DaemonStatus) -> float:
     """Seconds for which the database has failed."""
     since = daemon.store.behind_since
     return 0.0 if since is None else max(0.0, daemon.now - since)
-
-
-def fleet_targets(daemon: DaemonStatus) -> Values:
-    """The targets of a fleet by who watches them."""
-    fleet = daemon.fleet or FleetStatus("")
-    here, nowhere = len(daemon.servers), len(fleet.unwatched)
-    elsewhere = max(fleet.targets - here - nowhere, 0)
-    return {"here": here, "elsewhere": elsewhere, "nowhere": nowhere}

@@ -29,9 +29,8 @@ _FOR_PROBES = ("/healthz", "/readyz")
 def host_names(config: Config) -> tuple[str, ...]:
     """Host names that requests may use, beside addresses and loopback names."""
     own = socket.gethostname()
-    urls = (config.external_url, config.fleet and config.fleet.address)
-    known = [config.listen.host, own, own.partition(".")[0]]
-    known += [server_address(url)[0] for url in urls if url]
+    external = server_address(config.external_url)[0]
+    known = (config.listen.host, own, own.partition(".")[0], external)
     return (*map(str.lower, known), *config.allowed_hosts)
 
 

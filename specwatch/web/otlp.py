@@ -7,6 +7,7 @@ start, everything else as gauges, quantiles by their label.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -114,8 +115,8 @@ def metrics_data(status: DaemonStatus) -> MetricsData:
         {
             "service.name": "specwatch",
             "service.version": status.version,
-            # Members of a fleet have one name of a daemon.
-            "service.instance.id": status.fleet.member if status.fleet else status.daemon,
+            # Those that stand by, and other shards, have the same name of a daemon.
+            "service.instance.id": f"{status.daemon}@{socket.gethostname()}",
         }
     )
     scope = export.ScopeMetrics(InstrumentationScope("specwatch", status.version), metrics, "")

@@ -97,8 +97,8 @@ class StatusRoute:
         chosen = asked.target
         if chosen is not None and all(target.name != chosen for target in status.targets):
             message = f"No target is called {quoted(chosen)}."
-            if status.fleet is not None:
-                message = f"This member of the fleet watches no target called {quoted(chosen)}."
+            if status.lease.standby:
+                message = "This process stands by, and watches no target."
             return await self._render(_refused, status, 404, "No such target", message)
         # A page is the same for all, and being made does not depend on the request.
         page = self._pages.get(asked, partial(self._page, _only(status, chosen), asked))

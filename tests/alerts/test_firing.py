@@ -252,7 +252,7 @@ def test_the_configured_addresses_are_sent(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, str], runbook: str, dashboard: str
 ) -> None:
     sent: list[Alert] = []
-    monkeypatch.setattr(Alertmanagers, "set", lambda _, alerts, elsewhere: sent.extend(alerts))
+    monkeypatch.setattr(Alertmanagers, "set", lambda _, alerts: sent.extend(alerts))
     section = Alertmanager(urls=["http://127.0.0.1:1"], **options)
     alertmanagers = Alertmanagers(section, "http://watch:9469")
     alertmanagers.send([target(decision=decided((BREACHED,)))])

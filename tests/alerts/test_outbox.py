@@ -56,22 +56,6 @@ def test_an_end_is_repeated_for_as_long_as_the_alert_might_live_on() -> None:
     assert box.message(100 + 4 * RESEND) is None
 
 
-def test_an_alert_that_another_daemon_continues_has_no_end() -> None:
-    """Its target has moved; alerts of other targets go on and end as ever."""
-    moved = Alert({"alertname": "a", "target": "chat"})
-    kept = Alert({"alertname": "b", "target": "code"})
-    box = outbox()
-    box.set([moved, kept], 0)
-    tell(box, 0)
-    box.hand_over({"chat"})
-    assert not box.set([kept], 60)
-    assert ends(box.message(60)) == {"b": 60 + 4 * RESEND}
-    box.set([], 70)
-    assert ends(box.message(70)) == {"b": 70}
-    box.hand_over({"code"})
-    assert box.message(80) is None
-
-
 def test_an_end_that_cannot_be_told_is_given_up_after_an_hour() -> None:
     box = outbox()
     box.set([A], 0)

@@ -98,9 +98,9 @@ def writes(store: Store) -> Iterator[list[float]]:
     plain = store.writing
 
     @contextmanager
-    def noted(now: float) -> Iterator[sa.Connection]:
+    def noted(now: float, **options: bool) -> Iterator[sa.Connection]:
         found.append(now)
-        with plain(now) as connection:
+        with plain(now, **options) as connection:
             yield connection
 
     store.writing = noted  # type: ignore[method-assign]

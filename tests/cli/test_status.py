@@ -33,6 +33,7 @@ from specwatch.scrape.taps import Trouble
 from specwatch.status import (
     DaemonStatus,
     Failure,
+    LeaseStatus,
     ProxyStatus,
     SourceStatus,
     StoreStatus,
@@ -51,7 +52,7 @@ from tests.web.decided import (
     decided,
     unlike,
 )
-from tests.web.statuses import FLEET, HOSTILE, NOW, Surface, daemon, minute, of_tap, target
+from tests.web.statuses import HOSTILE, NOW, STANDBY, Surface, daemon, minute, of_tap, target
 
 START = 1_699_999_980
 FAILURE = Failure(ScrapeReason.REFUSED, "nothing listens at http://127.0.0.1:8000", NOW - 180)
@@ -316,14 +317,14 @@ def test_the_daemon_is_shown_and_failures_exit_with_1(
     assert json.loads(as_json.stdout) == surface.get("/api/v1/targets").json
 
 
-def test_the_fleet_is_shown_with_what_is_wrong(run: Run, surface: Surface) -> None:
-    surface.status = daemon(fleet=FLEET)
-    done = run("status", "--url", surface.url)
-    words = " ".join(done.stdout.split())
-    assert "member amber of 2 live ones, watches 1 of 4 targets" in words
-    assert "1 target is watched by nobody: code." in words
-    surface.status = daemon()
-    assert "member" not in run("status", "--url", surface.url).stdout
+def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surface) -> None:
+    surface.status = daemon(lease=STANDBY)
+    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert "This process stands by. http://birch:9469 has watched for 10 min" in words
+    surface.status = daemon(lease=LeaseStatus(error="no database"))
+    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert "stands by" not in words
+    assert "so another one may take over: no database" in words
 
 
 def test_what_is_not_known_is_not_shown(run: Run, surface: Surface) -> None:

@@ -67,7 +67,7 @@ def test_any_file_is_a_configuration_or_a_clear_refusal(text: str) -> None:
 
 def test_each_problem_stays_on_one_line() -> None:
     assert refusal('targets: [{url: "http://h"}]\n"a\\nb": 1').splitlines() == [
-        'specwatch.yml:2: "a\\nb": unknown key; known here: daemon, database, fleet, listen,'
+        'specwatch.yml:2: "a\\nb": unknown key; known here: daemon, database, shard, listen,'
         " listen_token_file, external_url, allowed_hosts, temperature_buckets, discovery, targets,"
         " rules, slos, guard, alertmanager, otlp, report, baseline, retention, log, store"
     ]

@@ -54,7 +54,7 @@ class StoppedLoop(asyncio.SelectorEventLoop):
         self.closed.set()
 
 
-SCRAPING = ("loop", "flush", "discovery", "fleet")
+SCRAPING = ("loop", "flush", "discovery", "lease")
 """The lanes of jobs without which nothing is found, watched or stored."""
 ALL = (*SCRAPING, "upkeep", "guard", "experiments", "gpu")
 
@@ -127,15 +127,17 @@ class Stepped:
         environ: Mapping[str, str] | None = None,
         http: bool = False,
         lanes: Collection[str] = SCRAPING,
+        ahead: float = 0.0,
         **options: Any,
     ) -> None:
+        """Its time of day is so many seconds ``ahead`` of that of the clock."""
         self.clock = clock or StoppedClock()
         self.jobs = Jobs(self.clock, lanes)
         self._loop: StoppedLoop | None = None
         self.daemon = Daemon(
             config,
             environ=environ or {},
-            now=self.clock,
+            now=lambda: Moment(self.clock.wall + ahead, self.clock.monotonic),
             seed=1,
             schedule=cast(Schedule, self.jobs),
             new_loop=self._new_loop,
@@ -164,8 +166,9 @@ class Stepped:
             assert self._loop is None or self._loop.closed.wait(WITHIN)
 
     def kill(self) -> None:
-        """End as by SIGKILL: nothing more is written."""
-        self.daemon._write_last = lambda: None  # type: ignore[method-assign]
+        """End as by SIGKILL: nothing more is written. The lease of a process that has ended is
+        free."""
+        self.daemon._write_last = self.daemon._lease.release  # type: ignore[method-assign]
         self.stop()
 
     def scrape(self, times: int = 1, seconds: float = 5.0, *, hung: int = 0) -> None:
@@ -188,7 +191,10 @@ class Stepped:
         self._run(self._turns_ended(hung))
 
     def _run(self, what: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self.loop).result(WITHIN)
+        if self._loop is None:  # it stands by
+            what.close()
+            return
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(WITHIN)
 
     async def _turns_ended(self, hung: int) -> None:
         for _ in range(5):

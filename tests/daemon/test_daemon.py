@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import requests
-from structlog.testing import capture_logs
 
 from specwatch.actuators.supervisor import Supervisor
 from specwatch.config.service import SupervisedService
@@ -112,36 +111,6 @@ def test_a_child_whose_drafts_vary_by_its_command_line_is_known_without_a_tap(
         daemon.scrape(2)
     causes = {one.series.target: shown_by(one.environment) for one in stored(database)}
     assert causes == {"child": DraftLengths.SCHEDULE, "other": None}
-
-
-def test_two_daemons_of_one_name_count_everything_once(
-    server: SimulatedServer, database: Path, log: Log
-) -> None:
-    """Whichever of them writes a minute first; when one ends, the other goes on."""
-    target, clock = target_of(server.url), StoppedClock()
-
-    def minutes(*daemons: Stepped) -> None:
-        for _ in range(2):
-            for daemon in daemons:
-                work(server)  # the one before has not seen it
-                daemon.scrape()
-            clock.forward(60)
-
-    with daemon_of(database, target, clock=clock) as second:
-        second.scrape()
-        with daemon_of(database, target, clock=clock) as first, capture_logs() as log:
-            first.scrape()
-            minutes(first, second)
-            first.scrape()
-            second.scrape()
-            assert events(log, "identity_shared")
-        minutes(second)
-        second.scrape()
-    require_all_stored(database, server)
-    work(server)
-    with daemon_of(database, target, clock=clock) as last:
-        last.scrape()
-    require_all_stored(database, server)
 
 
 def test_its_server_shows_what_it_knows_to_whom_it_may(

@@ -135,7 +135,7 @@ def test_targets_that_left_take_bounded_memory(
     for number in range(8):
         made.watch(target_of(url, f"t{number}"))
     assert list(made.daemon.targets.left) == ["t4", "t5", "t6"]
-    assert len(made.jobs.jobs) == 8
+    assert len(made.jobs.jobs) == 9
 
 
 @pytest.mark.parametrize("defect", [False, True], ids=["refused", "defect of ours"])

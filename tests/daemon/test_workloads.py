@@ -10,7 +10,7 @@ import pytest
 
 from specwatch.config.service import KubernetesService
 from specwatch.config.target import Target
-from specwatch.daemon.workloads import Workloads, places_of
+from specwatch.daemon.workloads import Workloads
 from specwatch.domain.model import MINUTE, Batch, Mode, PodInstance, Window
 from specwatch.status import Failure, TargetStatus
 from tests.fixtures import target_of
@@ -44,15 +44,12 @@ class World:
         assert batch.cursor is None
         self.minutes += batch.windows
 
-    def watch(
-        self, *pods: str, known: tuple[str, ...] = (), ours: bool = True, acting: bool = False
-    ) -> list[str]:
+    def watch(self, *pods: str, known: tuple[str, ...] = (), acting: bool = False) -> list[str]:
         """Watch these, while ``known`` others are watched elsewhere; the workloads then."""
         watched = [pod(name) for name in pods]
         found = self.workloads.configure(
             watched,
             [*watched, *map(pod, known)],
-            ours=lambda _: ours,
             acting={NAME} if acting else set(),
         )
         return [one.name for one in found]
@@ -221,25 +218,10 @@ def test_a_workload_without_a_pod_stays_while_the_guard_acts_on_it() -> None:
 def test_a_workload_whose_pods_others_watch_is_theirs() -> None:
     world = World("a")
     assert world.watch(known=("b",), acting=True) == []
-    assert world.watch("a", ours=False) == []
-    assert world.workloads.guarded_as("a") == NAME
 
 
 def test_a_workload_that_is_the_service_of_a_target_is_not_guarded_twice() -> None:
     world = World()
     target = target_of("http://vllm-0", "chat", service=SERVICE)
-    workloads = world.workloads.configure(
-        [pod("a")], [pod("a"), target], ours=lambda _: True, acting=set()
-    )
+    workloads = world.workloads.configure([pod("a")], [pod("a"), target], acting=set())
     assert workloads == ()
-
-
-def test_a_pod_is_where_its_workload_is() -> None:
-    targets = [pod("a"), pod("b", None)]
-    assert places_of(targets) == {"a": NAME, NAME: NAME, "b": "b"}
-
-
-def test_pods_of_what_the_guard_acts_on_stay() -> None:
-    world = World("a", "b")
-    assert world.workloads.with_pods({NAME, "c"}) == {NAME, "a", "b", "c"}
-    assert world.workloads.with_pods(set()) == set()

@@ -42,7 +42,7 @@ GROUPS: dict[str, list[Group]] = {
         ("test_switch_guard.py",),
         ("test_watching.py",),
         ("test_backfill.py",),
-        ("test_fleet.py",),
+        ("test_standby.py",),
         ("test_alert_routing.py",),
         ("test_tap_daemon.py",),
         ("test_group_restarts.py",),

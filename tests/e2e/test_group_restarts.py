@@ -1,10 +1,11 @@
 """Groups of replicas are restarted while their daemons are killed, stopped and cut off.
 
-A story is a fleet of two or three daemons and eight simulated vLLMs in two groups, whose guards
-restart them by a rule, for persons and for trials. A generator draws what happens to the fleet at
-which step of a restart: kill -9 and SIGSTOP of a daemon, a cut or a hold of its network to
-Postgres, an end of Postgres in order or by a crash. What must hold is watched from outside: which
-servers listen, what each has counted in all its lives, how often its command was run.
+A story is two or three daemons, of which one watches and the others stand by, and eight simulated
+vLLMs in two groups, whose guards restart them by a rule, for persons and for trials. A generator
+draws what happens at which step of a restart: kill -9 and SIGSTOP of a daemon, a cut or a hold of
+its network to Postgres, an end of Postgres in order or by a crash. What must hold is watched from
+outside: which servers listen, what each has counted in all its lives, how often its command was
+run.
 
 A campaign: ``python -m tests.e2e.test_group_restarts FIRST_SEED STORIES SECONDS TOGETHER``.
 """
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGQUIT, SIGSTOP
+from typing import Any
 
 import psycopg
 import pytest
@@ -54,7 +56,7 @@ from tests.lab.traffic import Request, prompt_number
 from tests.postgres import PostgresServer, running_postgres
 
 GROUPS = {group: tuple(f"{group}-{number}" for number in range(4)) for group in ("chat", "code")}
-MEMBERS = ("amber", "birch", "cedar")
+DAEMONS = ("amber", "birch", "cedar")
 MOST_ACTIONS, COOLDOWN = 8, 10.0
 POSTGRES = "postgres"
 SECONDS_AWAY = {
@@ -62,7 +64,7 @@ SECONDS_AWAY = {
     "cut": (2.0, 4.0, 7.0, 12.0, 35.0), "hold": (1.0, 3.0, 7.0, 12.0, 35.0),
     "crash": (0.0, 1.0, 8.0), "end": (0.0, 1.0, 8.0),
 }  # fmt: skip
-"""By fault: how long it may last. The lease of a guard lasts 30 s, that of a member 6 s."""
+"""By fault: how long it may last. The lease of a guard lasts 30 s, that of a daemon 8 s."""
 OF_A_DAEMON, WEIGHTS = ("kill", "stop", "cut", "hold"), (4, 2, 2, 2)
 OF_POSTGRES = {"crash": SIGQUIT, "end": SIGINT}
 AT_A_STEP, AT_POSTGRES = 0.6, 0.1
@@ -73,7 +75,7 @@ UNWRITTEN = 150.0
 _one_command = threading.Lock()
 """Held while a command runs in this process and while this process prints: one output."""
 _LISTENING = re.compile(rb": [0-9A-F]{8}:([0-9A-F]{4}) [0-9A-F]{8}:[0-9A-F]{4} 0A ")
-_WATCHERS = "SELECT target, member FROM watched_targets"
+_HOLDER = "SELECT address FROM leases"
 _STEPS = """
 SELECT target, version, phase_before, phase FROM guard_steps
 WHERE at > extract(epoch FROM now()) - 60 AND daemon != 'ann' ORDER BY at, version
@@ -82,7 +84,7 @@ WHERE at > extract(epoch FROM now()) - 60 AND daemon != 'ann' ORDER BY at, versi
 
 @dataclass(frozen=True)
 class Point:
-    """A fault at a step of a guard; ``who`` is a member or Postgres, times are Unix seconds."""
+    """A fault at a step of a guard; ``who`` is a daemon or Postgres, times are Unix seconds."""
 
     fault: str
     who: str
@@ -107,22 +109,22 @@ class Story:
         self.facts = Counter[str]()
         self.postgres: PostgresServer = stack.enter_context(running_postgres())
         self.database = self.postgres.new_url()
-        self._store = Store(self.database, daemon="fleet")
+        self._store = Store(self.database, daemon="d")
         self._store.open(time.time())
         stack.callback(self._store.close)
         self._book = GuardBook(self._store)
         self._balancer = stack.enter_context(contextlib.closing(LoadBalancer()))
         self.replicas = {name: Replica(folder, name) for names in GROUPS.values() for name in names}
-        members = MEMBERS[: self._chance.choice([2, 3, 3])]
+        names = DAEMONS[: self._chance.choice([2, 3, 3])]
         url = sa.make_url(self.database)
         self.relays = {
-            name: stack.enter_context(contextlib.closing(Relay(_socket(url)))) for name in members
+            name: stack.enter_context(contextlib.closing(Relay(_socket(url)))) for name in names
         }
         self.daemons = {
             name: DaemonProcess.configured(
                 folder / name,
                 _over(url, relay.port),
-                self._configuration(name, _over(url, relay.port)),
+                self._configuration(_over(url, relay.port)),
             )
             for name, relay in self.relays.items()
         }
@@ -130,22 +132,24 @@ class Story:
         """What lasts now, by whom it has hit."""
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._watchers: dict[str, list[tuple[float, str]]] = {}
+        self._watchers: list[tuple[float, str]] = []
+        """Which daemon watches, since when."""
+        self._holders: list[Any] = []
+        """The address of the one that watches."""
         self._steps: set[tuple[str, int]] = set()
         self._connection: psycopg.Connection | None = None
         stack.callback(self._disconnect)
         self.orders = Counter[str]()
         self._stack = stack
 
-    def _configuration(self, member: str, database: str) -> dict[str, object]:
+    def _configuration(self, database: str) -> dict[str, object]:
         low = {
             "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
             "clear_for": "1m", "min_drafts": 20, "action": "disable",
         }  # fmt: skip
         return {
-            "daemon": "fleet",
+            "daemon": "d",
             "database": database,
-            "fleet": {"member": member, "heartbeat": "2s"},
             "targets": [
                 {
                     "name": name, "url": self.replicas[name].url, "interval": "1s", "group": group,
@@ -266,12 +270,12 @@ class Story:
             if time.time() > order_at:
                 order_at = time.time() + self._chance.uniform(0, 2 * BETWEEN_ORDERS)
                 self._order()
-            for step, member in self._look():
+            for step, watching in self._look():
                 for _ in range(2):
-                    self._step(step, member)
+                    self._step(step, watching)
 
     def _look(self) -> Iterator[tuple[str, str]]:
-        """New steps of guards, and the members that watch their targets; none without Postgres."""
+        """New steps of guards, and the daemon that watches then; none without Postgres."""
         try:
             if self._connection is None:
                 url = sa.make_url(self.database)
@@ -279,31 +283,36 @@ class Story:
                     host=str(_socket(url).parent), user="specwatch", dbname="postgres",
                     options=str(url.query["options"]), autocommit=True, connect_timeout=3,
                 )  # fmt: skip
-            watchers = self._connection.execute(_WATCHERS).fetchall()
+            holders = self._connection.execute(_HOLDER).fetchall()
             steps = self._connection.execute(_STEPS).fetchall()
         except psycopg.OperationalError:
             self._connection = None
             return
-        for target, member in watchers:
-            seen = self._watchers.setdefault(target, [])
-            if not seen or seen[-1][1] != member:
-                seen.append((time.time(), member))
-        present: dict[str, str] = dict(watchers)
+        if holders != self._holders:
+            self._holders = holders
+            watching = [name for name in self.daemons if (self._address(name),) in holders]
+            self._watchers += [(time.time(), name) for name in watching]
+        present = self._watchers[-1][1] if self._watchers else ""
         for target, version, before, phase in steps:
             if version > 1 and (target, version) not in self._steps:
                 self._steps.add((target, version))
-                yield phase if phase != before else f"{phase}, a note", present.get(target, "")
+                yield phase if phase != before else f"{phase}, a note", present
+
+    def _address(self, name: str) -> str:
+        """Where the present life of a daemon serves; empty before it does."""
+        served = [one["listen"] for one in self.daemons[name].events() if "listen" in one]
+        return str(served[-1]) if served else ""
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
-    def _step(self, step: str, member: str) -> None:
+    def _step(self, step: str, watching: str) -> None:
         """Draw whether something happens at a step, what, to whom and how soon."""
         if self._chance.random() > AT_A_STEP:
             return
         fault = self._chance.choices(OF_A_DAEMON, WEIGHTS)[0]
-        who = member if self._chance.random() < 0.7 else self._chance.choice([*self.daemons])
+        who = watching if self._chance.random() < 0.7 else self._chance.choice([*self.daemons])
         if self._chance.random() < AT_POSTGRES:
             fault, who = self._chance.choice([*OF_POSTGRES]), POSTGRES
         delay = self._chance.choice([0.0, 0.0, self._chance.uniform(0.0, 2.0)])
@@ -465,7 +474,7 @@ class Story:
             own = [window for window in windows if window.series.target == name]
             lives = replica.lives()
             have, most = stored(own), total([present[name], *(counts for _, counts in lives)])
-            seen = [counts for at, counts in lives if not self._unseen(name, at)]
+            seen = [counts for at, counts in lives if not self._unseen(at)]
             self.facts["lives that a daemon saw to their end"] += len(seen)
             self.facts["lives that ended"] += len(lives)
             self.facts["targets with every count"] += have == most
@@ -477,11 +486,11 @@ class Story:
         self.require("no minute is counted twice", twice)
         self.require("what a survivor saw is stored", lost)
 
-    def _unseen(self, name: str, at: float) -> bool:
+    def _unseen(self, at: float) -> bool:
         """Whether what a daemon saw of the life that ended then may have been lost with it."""
         since, until = at - 15.0, at + UNWRITTEN
-        moved = any(since < moment < until for moment, _ in self._watchers[name][1:])
-        (*_, whose) = [member for moment, member in self._watchers[name] if moment <= at]
+        moved = any(since < moment < until for moment, _ in self._watchers[1:])
+        (*_, whose) = [daemon for moment, daemon in self._watchers if moment <= at]
         hit = (
             point.who == whose and point.began < until and point.ends > since
             for point in self.points

@@ -7,6 +7,7 @@ and newer releases of Kubernetes, is checked against their published schemas.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -18,15 +19,19 @@ import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from specwatch.config.loading import parse
+from specwatch.domain.shard import Shard
 from tests.e2e.conftest import unavailable
-from tests.e2e.processes import SimulatedVllm, specwatch
+from tests.e2e.processes import SimulatedVllm
 from tests.e2e.waiting import eventually
+from tests.lab.http_get import page
 from tests.lab.kubernetes_cluster import KubernetesCluster
 from tests.postgres import PostgresServer
 
@@ -54,13 +59,11 @@ os.execv(sys.executable, [sys.executable, "-m", "specwatch", *arguments])
 VALUES: Mapping[str, Any] = {
     "listen": "0.0.0.0:9469",
     "external_url": "http://specwatch.specwatch:9469",
-    "database": "postgresql+psycopg://specwatch@postgres/specwatch",
     "targets": [{"name": "chat", "url": "http://vllm:8000"}],
 }
-"""The configuration for the chart, which adds that the replicas share the targets."""
-CONFIG: Mapping[str, Any] = {
-    **VALUES, "daemon": "specwatch", "fleet": {"address": "http://${POD_IP}:9469"},
-}  # fmt: skip
+"""The configuration for the chart, which adds the name of the daemon."""
+CONFIG: Mapping[str, Any] = {**VALUES, "daemon": "specwatch"}
+DATABASE: Mapping[str, Any] = {"database": "postgresql+psycopg://specwatch@postgres/specwatch"}
 GUARDED_PODS: Mapping[str, Any] = {
     "discovery": [{"kubernetes": {"port": "http", "service": {"kind": "kubernetes"}}}]
 }
@@ -140,8 +143,9 @@ def normal(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Any]:
         plain["metadata"].pop("namespace", None)
         for subject in plain.get("subjects", ()):
             subject.pop("namespace", None)
-        if plain["kind"] == "Deployment":
+        if plain["kind"] == "StatefulSet":
             plain["spec"]["template"]["metadata"].pop("annotations", None)
+            plain["spec"]["template"]["spec"]["volumes"].sort(key=itemgetter("name"))
         if plain["kind"] in ("Role", "RoleBinding"):
             plain["metadata"].pop("labels", None)
         if plain["kind"] == "ConfigMap" and "specwatch.yml" in plain["data"]:
@@ -157,52 +161,58 @@ def normal(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Any]:
     ("components", "values"),
     [
         ((), {}),
+        (("postgres",), {"replicas": 2}),
         (("kubernetes-api",), {"kubernetesApi": {"enabled": True}}),
         (("act",), {"kubernetesApi": {"enabled": True, "act": True}}),
         (("monitoring",), {"monitoring": {"enabled": True}}),
     ],
-    ids=["base", "kubernetes-api", "act", "monitoring"],
+    ids=["base", "postgres", "kubernetes-api", "act", "monitoring"],
 )
 def test_kustomize_and_helm_make_the_same(
     tools: Path, tmp_path: Path, components: tuple[str, ...], values: dict[str, Any]
 ) -> None:
-    config = {**CONFIG, **GUARDED_PODS}
+    more = {**GUARDED_PODS, **(DATABASE if "postgres" in components else {})}
+    config = {**CONFIG, **more}
     by_kustomize = normal(kustomized(tools, tmp_path / "own", *components, config=config))
-    by_helm = normal(helm(tools, {"config": {**VALUES, **GUARDED_PODS}, **values}))
+    by_helm = normal(helm(tools, {"config": {**VALUES, **more}, **values}))
     assert by_helm == by_kustomize
     assert len(by_helm) >= 6
 
 
 def test_one_replica_keeps_its_history_in_a_volume(tools: Path, tmp_path: Path) -> None:
-    alone = {key: value for key, value in VALUES.items() if key != "database"}
-    values = {"replicas": 1, "persistence": {"enabled": True}, "config": alone}
-    for documents in (kustomized(tools, tmp_path / "own", "sqlite"), helm(tools, values)):
-        found = normal(documents)
-        deployment = found["Deployment", "specwatch"]["spec"]
-        assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
-        volumes = {v["name"]: v for v in deployment["template"]["spec"]["volumes"]}
-        claim = volumes["state"]["persistentVolumeClaim"]["claimName"]
-        assert volumes["state"].keys() == {"name", "persistentVolumeClaim"}
-        assert ("PersistentVolumeClaim", claim) in found
+    for documents in (kustomized(tools, tmp_path / "own"), helm(tools, {"config": dict(VALUES)})):
+        pods = normal(documents)["StatefulSet", "specwatch"]["spec"]
+        (claim,) = pods["volumeClaimTemplates"]
+        assert (pods["replicas"], claim["metadata"]["name"]) == (1, "state")
+        assert "state" not in {one["name"] for one in pods["template"]["spec"]["volumes"]}
+
+
+def test_each_shard_is_a_pod_that_knows_its_number_by_its_name(tools: Path) -> None:
+    found = normal(helm(tools, {"config": {**VALUES, **DATABASE}, "shards": 3}))
+    pods = found["StatefulSet", "specwatch"]["spec"]
+    assert pods["replicas"] == 3
+    (container,) = pods["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    text = yaml.safe_dump(found["ConfigMap", "specwatch"]["data"])
+    environ = {variable["name"]: "specwatch-2"}
+    assert parse(text, "specwatch.yml", environ=environ, hostname="h").shard == Shard(2, 3)
 
 
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
         ({}, "missing property 'targets'"),
-        ({"config": {"targets": VALUES["targets"]}}, "Two replicas share a Postgres"),
-        ({"config": dict(CONFIG), "replica": 3}, "'replica' not allowed"),
+        ({"config": dict(VALUES), "replicas": 2}, "Several pods share a Postgres"),
+        ({"config": dict(VALUES), "shards": 2}, "Several pods share a Postgres"),
         (
-            {"config": {"targets": VALUES["targets"]}, "replicas": 1},
-            "The history would be lost with each pod",
+            {"config": {**VALUES, **DATABASE}, "replicas": 2, "shards": 2},
+            "Each shard is one pod",
         ),
+        ({"config": dict(VALUES), "replica": 3}, "'replica' not allowed"),
         (
             {"config": dict(CONFIG), "kubernetesApi": {"act": True}},
             "kubernetesApi.act needs kubernetesApi.enabled",
-        ),
-        (
-            {"config": dict(VALUES), "replicas": 1, "persistence": {"enabled": True}},
-            "nothing is kept in the volume",
         ),
     ],
 )
@@ -237,7 +247,7 @@ def test_names_labels_and_addresses_follow_the_release(tools: Path) -> None:
     monitor = found["ServiceMonitor", "east-specwatch"]
     assert "release" in monitor["metadata"]["labels"]
     assert "release" not in monitor["spec"]["selector"]["matchLabels"]
-    spec = found["Deployment", "east-specwatch"]["spec"]["template"]["spec"]
+    spec = found["StatefulSet", "east-specwatch"]["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {"disk": "ssd"}
     roles = [each["metadata"]["namespace"] for each in documents if each["kind"] == "Role"]
     assert roles == ["models", "tests"]
@@ -325,7 +335,7 @@ def test_the_gate_of_argo_follows_the_interval(
 def test_published_schemas_allow_everything(tools: Path, tmp_path: Path, release: str) -> None:
     documents = [
         *kustomized(tools, tmp_path / "act", "act", "monitoring"),
-        *kustomized(tools, tmp_path / "sqlite", "sqlite"),
+        *kustomized(tools, tmp_path / "postgres", "postgres"),
         *yaml.safe_load_all((DEPLOY / "vllm_with_tap.yml").read_text()),
     ]
     own = [document for document in documents if document["kind"] not in OPERATOR]
@@ -338,7 +348,7 @@ def test_published_schemas_allow_everything(tools: Path, tmp_path: Path, release
     assert run(*validate, tmp_path / "faulty.yml").returncode != 0
 
 
-@pytest.mark.parametrize("components", [("monitoring",), ("sqlite",), ("act",)], ids="-".join)
+@pytest.mark.parametrize("components", [("monitoring",), ("postgres",), ("act",)], ids="-".join)
 def test_an_api_server_takes_everything(
     tools: Path, tmp_path: Path, kubernetes_cluster: KubernetesCluster, components: tuple[str, ...]
 ) -> None:
@@ -359,54 +369,57 @@ def test_an_api_server_takes_everything(
 
 
 @dataclass
-class Shared:
-    """The base as it is installed, on a real Postgres, and the servers that its pods share."""
+class Installed:
+    """The base with the component postgres, as it is installed, on a real Postgres."""
 
     kubectl: tuple[str | Path, ...]
-    database: str
     targets: frozenset[str]
 
-    def fleet(self) -> dict[str, Any]:
-        """What ``specwatch fleet status`` says."""
-        command = ("fleet", "status", "--database", self.database, "--json")
-        (fleet,) = json.loads(specwatch(*command).stdout)["fleets"]
-        return dict(fleet)
+    def watching(self) -> dict[str, frozenset[str]]:
+        """By the address of each pod that answers, the targets that it watches."""
+        found = json.loads(output(*self.kubectl, "get", "pods", "-o", "json"))["items"]
+        watching = {}
+        for address in (pod["status"].get("podIP") for pod in found):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status = json.loads(page(f"http://{address}:9469/api/v1/targets"))
+                names = frozenset(target["name"] for target in status["targets"])
+                assert status["lease"]["standby"] is not bool(names)
+                watching[address] = names
+        return watching
 
-    def shares(self) -> dict[str, set[str]]:
-        """By member that lives, the targets that it watches."""
-        fleet = self.fleet()
-        return {
-            one["member"]: {w["target"] for w in fleet["watched"] if w["member"] == one["member"]}
-            for one in fleet["members"]
-            if one["live"]
-        }
+    def one_watches(self) -> str:
+        """The address of the pod that watches all targets, once the other one stands by."""
 
-    def divided(self) -> dict[str, set[str]]:
-        """The shares, once two members watch all targets, each by one of them."""
+        def found() -> str | None:
+            watching = self.watching()
+            right = sorted(watching.values(), key=len) == [frozenset(), self.targets]
+            return max(watching, key=lambda one: len(watching[one])) if right else None
 
-        def whole() -> dict[str, set[str]] | None:
-            shares = self.shares()
-            watched = sorted(target for share in shares.values() for target in share)
-            return shares if len(shares) == 2 and watched == sorted(self.targets) else None
-
-        return eventually(whole, what="both share all", within=120, every=1, evidence=self.shares)
+        return eventually(
+            found, what="one watches all", within=120, every=1, evidence=self.watching
+        )
 
 
 @pytest.fixture
-def shared(
+def installed(
     tools: Path, tmp_path: Path, kubernetes_cluster: KubernetesCluster, postgres: PostgresServer
-) -> Iterator[Shared]:
+) -> Iterator[Installed]:
     kubectl = (tools / "kubectl", f"--kubeconfig={kubernetes_cluster.kubeconfig}", "-nspecwatch")
     run(*kubectl, "create", "namespace", "specwatch")
-    kinds = ("Deployment", "ServiceAccount", "ConfigMap")
-    documents = [one for one in kustomized(tools, tmp_path / "own") if one["kind"] in kinds]
+    kinds = ("StatefulSet", "ServiceAccount", "ConfigMap")
+    documents = [
+        one for one in kustomized(tools, tmp_path / "own", "postgres") if one["kind"] in kinds
+    ]
     (shipped,) = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+    (pods,) = [one["spec"]["template"]["spec"] for one in documents if one["kind"] == "StatefulSet"]
     with ExitStack() as stack:
         servers = {
             f"chat-{n}": stack.enter_context(SimulatedVllm(tmp_path / f"chat-{n}.log"))
             for n in range(4)
         }
         # Pods have no network of their own here, and no Postgres has the name of the sample.
+        address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        pods["containers"][0]["env"].append(address)
         here = {
             "listen": "${POD_IP}:9469", "database": postgres.new_url(),
             "targets": [{"name": name, "url": one.url} for name, one in servers.items()],
@@ -418,24 +431,21 @@ def shared(
         command = [sys.executable, "-c", IMAGE, str(own)]
         images.write_text(json.dumps({**known, "specwatch": command}))
         output(*kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
-        yield Shared(kubectl, str(here["database"]), frozenset(servers))
+        yield Installed(kubectl, frozenset(servers))
         output(*kubectl, "delete", "-f", "-", stdin=yaml.safe_dump_all(documents))
 
 
-def test_both_replicas_share_the_targets_and_a_killed_one_hands_over_its(shared: Shared) -> None:
-    """By the arguments, the probes and the configuration of the base."""
-    output(*shared.kubectl, "rollout", "status", "deployment/specwatch", "--timeout=120s")
-    before = shared.divided()
-    found = json.loads(output(*shared.kubectl, "get", "pods", "-o", "json"))["items"]
-    addresses = {f"http://{pod['status']['podIP']}:9469" for pod in found}
-    members = {one["member"]: one["address"] for one in shared.fleet()["members"]}
-    assert set(members.values()) == addresses
-    other, killed = sorted(before, key=lambda member: len(before[member]))
-    kill_specwatch_at(members[killed].removeprefix("http://").removesuffix(":9469"))
-    eventually(lambda: killed not in shared.shares(), what="its lease is over", within=90, every=1)
-    after = shared.divided()
-    assert other in after
-    assert killed not in after
+def test_of_two_replicas_one_watches_and_the_other_takes_over(installed: Installed) -> None:
+    """By the arguments, the probes and the configuration of the base: both are ready."""
+    output(*installed.kubectl, "rollout", "status", "statefulset/specwatch", "--timeout=120s")
+    watched = installed.one_watches()
+    (other,) = installed.watching().keys() - {watched}
+    kill_specwatch_at(watched)
+    eventually(
+        lambda: installed.watching().get(other) == installed.targets,
+        what="the other one watches", within=60, every=0.5, evidence=installed.watching,
+    )  # fmt: skip
+    assert installed.one_watches() == other, "the killed one stands by when it is back"
 
 
 def kill_specwatch_at(address: str) -> None:

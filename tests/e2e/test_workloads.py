@@ -160,7 +160,7 @@ def test_a_deployment_is_switched_off_and_on_again(
     assert tokens == {True: 96, False: 96}
 
 
-def test_another_member_of_the_fleet_ends_a_rollout_when_the_one_that_began_it_is_killed(
+def test_a_daemon_that_stands_by_ends_a_rollout_when_the_one_that_began_it_is_killed(
     kubernetes_cluster: KubernetesCluster,
     postgres: PostgresServer,
     tmp_path: Path,
@@ -173,26 +173,21 @@ def test_another_member_of_the_fleet_ends_a_rollout_when_the_one_that_began_it_i
             tmp_path,
             postgres.new_url(),
             stack,
-            daemon="fleet",
-            fleet={"heartbeat": "2s"},
+            daemon="d",
         )
-        members = {name: found.another(name) for name in ("one", "two")}
-        for member in members.values():
-            stack.enter_context(member)
-
-        def acting() -> DaemonProcess | None:
-            for member in members.values():
-                if any(one["event"] == "guard_switches" for one in member.events()):
-                    return member
-            return None
-
-        found.daemon = members["one"]
+        first, second = (found.another(name) for name in ("one", "two"))
+        stack.enter_context(first)
+        found.daemon = first
         found.wait_for("observing")
+        stack.enter_context(second)
         found.order("disable")
-        acts = eventually(acting, what="it begins", within=ROLLOUT_WITHIN, every=0.02)
+        eventually(
+            lambda: any(one["event"] == "guard_switches" for one in first.events()),
+            what="it begins", within=ROLLOUT_WITHIN, every=0.02,
+        )  # fmt: skip
         began_by = found.holder()
-        acts.kill()
-        found.daemon = next(one for one in members.values() if one is not acts)
+        first.kill()
+        found.daemon = second
         found.wait_for("disabled")
         assert found.holder() != began_by
         assert pods.speculating() == [False] * 3

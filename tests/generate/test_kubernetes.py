@@ -56,7 +56,7 @@ def of_kind(kind: str) -> Any:
 
 
 def pod() -> Any:
-    return of_kind("Deployment")["spec"]["template"]
+    return of_kind("StatefulSet")["spec"]["template"]
 
 
 def patches(component: str) -> list[Any]:
@@ -91,7 +91,7 @@ def test_a_kustomization_has_every_file_beside_it() -> None:
 
 def test_all_selectors_are_for_the_pods() -> None:
     labels = pod()["metadata"]["labels"]
-    assert of_kind("Deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind("StatefulSet")["spec"]["selector"]["matchLabels"] == labels
     assert of_kind("Service")["spec"]["selector"] == labels
     assert of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
     assert of_kind("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
@@ -103,7 +103,7 @@ def test_all_selectors_are_for_the_pods() -> None:
     assert of_kind("Service")["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "specwatch"
 
 
-def test_ports_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_ports_are_those_of_the_configuration() -> None:
     (container,) = pod()["spec"]["containers"]
     (port,) = container["ports"]
     (served,) = of_kind("Service")["spec"]["ports"]
@@ -118,14 +118,9 @@ def test_ports_are_those_of_the_configuration(tmp_path: Path) -> None:
     }
     assert names == {port["name"]}
     assert [each["port"] for each in monitor["spec"]["endpoints"]] == [served["name"]]
-    password = tmp_path / "password"
-    password.write_text("secret\n")
     text = (BASE / "specwatch.yml").read_text()
-    text = text.replace("/run/secrets/specwatch/database-password", str(password))
-    (variable,) = container["env"]
-    config = parse(text, "specwatch.yml", environ={variable["name"]: "10.0.0.9"}, hostname="pod-1")
-    assert config.fleet is not None
-    assert config.fleet.address == f"http://10.0.0.9:{port['containerPort']}"
+    config = parse(text, "specwatch.yml", environ={}, hostname="pod-1")
+    assert config.daemon == "specwatch", "the same for a replica that stands by"
     assert (config.listen.host, config.listen.port) == ("0.0.0.0", port["containerPort"])
     assert config.external_url.endswith(f":{served['port']}")
 
@@ -134,11 +129,11 @@ def test_files_of_the_configuration_are_mounted_for_the_user_of_the_image() -> N
     (container,) = pod()["spec"]["containers"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod()["spec"]["volumes"]}
-    assert {*mounts.values()} == {*volumes}
+    (claim,) = of_kind("StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert {*mounts.values()} == {*volumes, claim["metadata"]["name"]}
     assert "configMap" in volumes[mounts[str(Path(container["args"][-1]).parent)]]
-    password = yaml.safe_load((BASE / "specwatch.yml").read_text())["database"]["password_file"]
-    assert "secret" in volumes[mounts[str(Path(password).parent)]]
-    assert "emptyDir" in volumes[mounts["/var/lib/specwatch"]]
+    assert "secret" in volumes[mounts["/run/secrets/specwatch"]]
+    assert claim["metadata"]["name"] == mounts["/var/lib/specwatch"]
     user, group = (pod()["spec"]["securityContext"][key] for key in ("runAsUser", "runAsGroup"))
     assert f"\nUSER {user}:{group}\n" in (DEPLOY / "Containerfile").read_text()
 
@@ -234,7 +229,7 @@ def test_vllm_gets_the_tap_as_tap_flags_advises() -> None:
 def test_images_are_of_this_version() -> None:
     versions = {
         version
-        for name in (*BY_HAND, "vllm_with_tap.yml", "kustomize/base/deployment.yml")
+        for name in (*BY_HAND, "vllm_with_tap.yml", "kustomize/base/stateful_set.yml")
         for version in re.findall(r"\bspecwatch[:-](\d+\.\d+\.\d+)\b", (DEPLOY / name).read_text())
     }
     assert versions == {__version__}

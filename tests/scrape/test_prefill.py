@@ -11,7 +11,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, Moment
 from specwatch.engines.sglang import SGLANG
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.wording import fleet, speculation
+from specwatch.wording import groups, speculation
 from tests.pages import capture, faithful, read
 
 FIRST, SECOND = capture("draft-k4.2"), capture("draft-k4.3")
@@ -68,7 +68,7 @@ def test_a_group_leaves_them_out_and_says_so(count: int) -> None:
     verdict = verdict_of("chat", "m", [*decoding, *prefilling])
     assert (verdict.members, verdict.watched, verdict.measured) == (3, 3, 3)
     said = {1: "p-0 only prefills, and is left out", 2: "p-0, p-1 only prefill, and are left out"}
-    assert fleet.group_servers(verdict) == f"3 of 3 servers measured; {said[count]}"
+    assert groups.group_servers(verdict) == f"3 of 3 servers measured; {said[count]}"
 
 
 def test_people_read_that_it_is_not_judged() -> None:

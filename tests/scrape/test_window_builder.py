@@ -337,6 +337,7 @@ def test_a_daemon_that_takes_over_counts_everything_once():
     first, second = new_watch(), new_watch()
     for watch, tokens in ((first, 10), (second, 12)):
         watch.observe(server(tokens), at(1))
+        assert watch.begin() is not None
     first.observe(server(30), at(40))
     second.observe(server(35), at(41))
     batch = first.observe(server(50), at(61)).batch
@@ -352,6 +353,7 @@ def test_a_daemon_that_takes_over_counts_everything_once():
     window = only_window(second)
     assert window.tally.generation_tokens == 70 - 30
     assert window.observed_seconds == 30
+    assert late.windows[0].start < window.start == at(120).wall, "a part of the open one is stored"
 
 
 def test_the_time_of_a_daemon_that_was_down_across_a_clock_step_is_not_negative():

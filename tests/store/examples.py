@@ -34,10 +34,10 @@ from specwatch.scrape.tally import MOST_KEYS
 from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.column_texts import texts_of
 from specwatch.store.counts import COLUMNS, LARGEST, PackedWindow
-from specwatch.store.fleet_rows import FleetBook
 from specwatch.store.frame import Frame
 from specwatch.store.frame_sum import Group, sum_rows
 from specwatch.store.guard_records import GuardBook
+from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
 
 FOREVER = {"since": 0, "until": 10**11}
@@ -110,8 +110,7 @@ def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int =
     book = GuardBook(store)
     book.hold([target], f"holder of {target}:1", time, able=True)
     book.change(target, lambda state: Step(state, "a note", {"x": 1.5}), time, by="ann")
-    fleet = FleetBook(store, "one", token="t", heartbeat=5)
-    fleet.renew({target: target}, 0, time, address="http://one", version="1", started=time)
+    Lease(store, "one", shard=target).take(time)
 
 
 SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)

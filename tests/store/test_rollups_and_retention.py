@@ -303,13 +303,13 @@ def test_closing_stops_work_in_other_threads(store: Store) -> None:
     )
 
 
-def test_one_member_of_a_fleet_rolls_up_at_a_time(
+def test_one_process_of_a_daemon_rolls_up_at_a_time(
     postgres: PostgresServer, open_store: OpenStore
 ) -> None:
     """The others wait until it is done: what they read next has to be there. Other daemons do not
     wait."""
     url = postgres.new_url()
-    one, two = open_store(url, member="one"), open_store(url, member="two")
+    one, two = open_store(url), open_store(url)
     stranger = open_store(url, daemon="right")
     one.write([batch(minute(T0))], now=0)
     stranger.write([batch(minute(T0, daemon="right"))], now=0)

@@ -19,7 +19,7 @@ from specwatch.store.batches import PackedBatch
 from specwatch.store.counts import pack
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore, each_database
-from tests.store.examples import T0, batch, cursor, cursors, minute, read, windows
+from tests.store.examples import T0, batch, cursor, cursors, minute, read, starts, windows
 
 
 @each_database
@@ -60,22 +60,50 @@ def test_counts_that_another_process_has_written_are_left_out(store: Store, sinc
         assert store.write([follows], now=0) == frozenset()
 
 
-@each_database
-def test_another_process_that_writes_as_this_daemon_is_noticed(
+def test_what_follows_on_counts_that_were_not_written_is_not_written(
     url: str, open_store: OpenStore
 ) -> None:
-    """A predecessor, whenever it ended, or a daemon of another name is not one."""
-    old = open_store(url, now=T0 - 300, pid=1)
-    old.write([batch(minute(T0 - 60), minute(T0))], now=T0)
-    ours = open_store(url, now=T0, pid=2)
-    ours.write([batch(minute(T0 + 60))], now=T0 + 120)
-    right = open_store(url, daemon="right", now=T0, pid=3)
-    right.write([batch(minute(T0 + 60, daemon="right"))], 0)
-    assert ours.rivals(T0 + 180) == []
-    old.write([batch(minute(T0 + 60))], now=T0 + 120)
-    assert [rival.endswith(", pid 1") for rival in ours.rivals(T0 + 180)] == [True]
-    assert len(ours.rivals(T0 + 660)) == 1
-    assert ours.rivals(T0 + 661) == [], "it has written nothing for ten minutes"
+    """A process counts on until it hears that another one has counted the same."""
+    one, two = open_store(url), open_store(url)
+    two.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
+    late = replace(cursor(wall=T0 + 62.0), after=T0 + 1.0)
+    assert one.write([batch(minute(T0), cursor=late)], 0.0) == {"chat"}
+    next_one = replace(cursor(wall=T0 + 122.0), after=T0 + 62.0)
+    assert one.write([batch(minute(T0 + 60), cursor=next_one)], 0.0) == {"chat"}
+    again = replace(cursor(wall=T0 + 182.0), after=T0 + 60.0)
+    assert one.write([batch(minute(T0 + 120), cursor=again)], 0.0) == set()
+    assert starts(read(one)) == [T0, T0 + 120]
+
+
+@pytest.mark.parametrize("ahead", [-90.0, 0.0, 90.0])
+def test_whose_counts_are_written_does_not_depend_on_clocks(
+    url: str, open_store: OpenStore, ahead: float
+) -> None:
+    """Two processes count the same from one cursor; the clock of the second one is ``ahead``."""
+    one, two = open_store(url), open_store(url)
+    one.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
+    second = replace(cursor(wall=T0 + 120.0 + ahead), after=T0 + 60.0)
+    assert two.write([batch(minute(T0 + 60), cursor=second)], 0.0) == set()
+    first = replace(cursor(wall=T0 + 120.0), after=T0 + 60.0)
+    assert one.write([batch(minute(T0 + 60), cursor=first)], 0.0) == {"chat"}
+    third = replace(cursor(wall=T0 + 180.0 + ahead), after=T0 + 120.0 + ahead)
+    assert two.write([batch(minute(T0 + 120), cursor=third)], 0.0) == set()
+    assert starts(read(one)) == [T0, T0 + 60, T0 + 120]
+
+
+def test_what_waits_from_an_earlier_time_does_not_take_the_rest_with_it(
+    url: str, open_store: OpenStore
+) -> None:
+    """Another process has counted the target meanwhile."""
+    one, two = open_store(url), open_store(url)
+    two.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
+    old = replace(cursor(wall=T0 + 30.0), after=T0 + 1.0)
+    new = replace(cursor(wall=T0 + 119.0), after=T0 + 60.0)
+    batches = [batch(minute(T0), cursor=old), batch(minute(T0 + 60), cursor=new)]
+    for _ in range(2):
+        assert one.write(batches, 0.0) == set()
+        assert starts(read(one)) == [T0, T0 + 60]
+        assert [window.tally.drafts for window in read(one)] == [100, 100]
 
 
 def test_the_last_cursor_of_each_target_and_daemon_is_kept(url: str, open_store: OpenStore) -> None:
@@ -148,8 +176,8 @@ def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
     with other.connected() as connection:
         runs = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).all()
     assert [tuple(run)[1:] for run in runs] == [
-        ("left", 100, 200, "1.2", "h", 42, None),
-        ("left", 150, None, "1.3", "h", 43, None),
+        ("left", 100, 200, "1.2", "h", 42),
+        ("left", 150, None, "1.3", "h", 43),
     ]
 
 

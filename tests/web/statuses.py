@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from specwatch.domain.fleet import FleetMember, FleetStatus
 from specwatch.domain.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window
 from specwatch.runtime.http_server import HttpServer
-from specwatch.status import DaemonStatus, StoreStatus, TargetStatus
+from specwatch.status import DaemonStatus, LeaseStatus, StoreStatus, TargetStatus
 from specwatch.web import api, exporter
 from tests.report import sample
 
@@ -119,17 +118,8 @@ def target(name: str = "chat", **changes: Any) -> TargetStatus:
     return TargetStatus(name, "http://127.0.0.1:8000", 5.0, **known)
 
 
-FLEET = FleetStatus(
-    "amber",
-    (
-        FleetMember("amber", "http://amber:9469", "0.1.0", "d", 4, 1, NOW - 600, 2.0, 13.0),
-        FleetMember("birch", "http://birch:9469", "0.1.0", "e", 4, 2, NOW - 700, 3.0, 12.0),
-        FleetMember("cedar", "http://cedar:9469", "0.1.0", "d", 4, 1, NOW - 400, 180.0, -165.0),
-    ),
-    targets=4,
-    unwatched=("code",),
-)
-"""Three members, of which one is dead and one has other targets."""
+STANDBY = LeaseStatus(standby=True, holder="http://birch:9469", since=NOW - 600)
+"""Of a process that stands by."""
 
 
 def daemon(*targets: TargetStatus, **changes: Any) -> DaemonStatus:

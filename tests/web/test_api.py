@@ -24,7 +24,7 @@ from tests.hostile import wait_for
 from tests.plugins.golden import Golden
 from tests.report import sample
 from tests.web.decided import UNLIKE, change, decided, unlike
-from tests.web.statuses import HOSTILE, NOW, Surface, daemon, minute, serving, target
+from tests.web.statuses import HOSTILE, NOW, STANDBY, Surface, daemon, minute, serving, target
 from tests.web.test_exporter import named
 
 START = 1_699_999_980
@@ -177,10 +177,13 @@ def test_unhealthy_while_a_loop_hangs_whatever_becomes_of_targets(surface: Surfa
 
 
 def test_not_ready_says_why(surface: Surface) -> None:
-    assert surface.get("/readyz").json == {"ready": True, "store": "ok"}
+    assert surface.get("/readyz").json == {"ready": True, "store": "ok", "standby": False}
     surface.status = daemon(ready=False, store=StoreStatus("x", error="it is locked"))
     answer = surface.get("/readyz")
-    assert (answer.status, answer.json) == (503, {"ready": False, "store": "it is locked"})
+    assert answer.status == 503
+    assert answer.json == {"ready": False, "store": "it is locked", "standby": False}
+    surface.status = daemon(ready=True, lease=STANDBY)
+    assert surface.get("/readyz").json == {"ready": True, "store": "ok", "standby": True}
 
 
 def rounded(value: Any) -> Any:

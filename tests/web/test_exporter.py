@@ -47,7 +47,7 @@ from specwatch.web import exporter, metric_subjects
 from tests.plugins.golden import Golden
 from tests.web.decided import SLO, decided
 from tests.web.exported import page, samples
-from tests.web.statuses import FLEET, HOSTILE, NOW, daemon, minute, of_tap, target, whole
+from tests.web.statuses import HOSTILE, NOW, daemon, minute, of_tap, target, whole
 
 START = 1_699_999_980
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -163,7 +163,6 @@ FULL = daemon(
                      Failure("timeout", "-", NOW)),
         SourceStatus("file_sd b.json"),
     ),
-    fleet=FLEET,
 )  # fmt: skip
 """A status in which every family has samples."""
 

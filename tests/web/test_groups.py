@@ -18,7 +18,7 @@ from specwatch.rules.decision_view import model_view
 from specwatch.rules.decisions import ModelDecision, TargetDecision
 from specwatch.status import TargetStatus
 from specwatch.web.daemon_view import DaemonView, daemon_view
-from specwatch.wording import fleet, speculation
+from specwatch.wording import groups, speculation
 from tests.web.decided import decided
 from tests.web.exported import samples
 from tests.web.statuses import HOSTILE, NOW, daemon, target
@@ -71,12 +71,12 @@ WORDS = (
 def test_a_group_of_several_has_a_verdict() -> None:
     (group,) = STATUS.groups
     assert (group.group, group.members, group.watched, group.measured) == ("chat", 6, 4, 3)
-    assert fleet.group_servers(group) == WORDS
-    assert fleet.group_standing(group) == (
+    assert groups.group_servers(group) == WORDS
+    assert groups.group_standing(group) == (
         f"group chat (llama): speedup 1.07 (1.05 to 1.08) over the last hour; {WORDS}"
     )
     bare = replace(group, speedup=None, group="llama", outliers=(), holdouts=(), members=4)
-    assert fleet.group_standing(bare) == (
+    assert groups.group_standing(bare) == (
         "group llama: speedup not measured; 3 of 4 servers measured"
     )
 
@@ -124,7 +124,7 @@ def test_the_api_and_the_metrics_have_it() -> None:
 def test_names_are_shown_as_they_are() -> None:
     hostile = [member(name, 1.2, configured_group=HOSTILE) for name in "ab"]
     (group,) = daemon(*hostile).groups
-    assert "\x1b" not in fleet.group_standing(group)
+    assert "\x1b" not in groups.group_standing(group)
     assert "\x1b" not in status_html(daemon(*hostile), StatusHistory())
 
 

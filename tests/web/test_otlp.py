@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,7 @@ from specwatch.errors import ConfigError
 from specwatch.status import DaemonStatus
 from specwatch.web.exporter import DaemonCollector
 from specwatch.web.otlp import OtlpExport
-from tests.web.statuses import FLEET, NOW, daemon
+from tests.web.statuses import NOW, daemon
 from tests.web.test_exporter import FULL
 
 CUMULATIVE = 2
@@ -127,7 +128,8 @@ def test_a_collector_receives_every_sample_of_the_page(collector: Collector) -> 
     (resource,) = request.resource_metrics
     attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
     assert attributes["service.name"] == "specwatch"
-    assert attributes["service.instance.id"] == FLEET.member  # all members have one daemon's name
+    # Processes that stand by have the name of the daemon, too.
+    assert attributes["service.instance.id"] == f"{FULL.daemon}@{socket.gethostname()}"
     metrics = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
     scrapes = metrics["specwatch_scrapes"].sum
     assert scrapes.is_monotonic

@@ -39,7 +39,7 @@ from tests.plugins.golden import Golden
 from tests.report import page
 from tests.report.page import Element
 from tests.web.decided import change, decided, unlike
-from tests.web.statuses import FLEET, NOW, Surface, daemon, minute, of_tap, target
+from tests.web.statuses import NOW, STANDBY, Surface, daemon, minute, of_tap, target
 
 START = 1_699_999_980
 HTML = "<script>alert(1)</script>\n\"'><img src=x onerror=alert(1)>\u202e😀&amp;"
@@ -75,7 +75,6 @@ def with_all(surface: Surface) -> None:
             experiment=ExperimentStatus(arm="0", episodes=7, best="2", speedups=arms),
         ),
         target("guessed", decision=decided(measured=False, target="guessed")),
-        fleet=FLEET,
         deliveries=(
             DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
             DeliveryStatus("mail", undelivered=False),
@@ -136,7 +135,6 @@ def test_the_page_shows_all_that_is_known(surface: Surface, golden: Golden) -> N
 @pytest.mark.golden
 def test_the_page_of_one_target_shows_it_alone(surface: Surface, golden: Golden) -> None:
     with_all(surface)
-    surface.status = replace(surface.status, fleet=None)
     surface.report = lambda **_: 1 / 0  # plots have tests of their own
     golden("web/status-target.html", markup_of(surface, "/?target=chat"))
 
@@ -287,13 +285,16 @@ def test_it_says_over_how_many_minutes_its_figures_are(
     assert "Counted by the engine." in text
 
 
-def test_members_of_a_fleet_are_linked_if_they_live(surface: Surface) -> None:
-    surface.status = daemon(fleet=FLEET)
-    links = [link for link in read(surface).links.values() if link.startswith("http://")]
-    assert links == ["http://birch:9469"], "neither this one nor a dead one"
-    hostile = replace(FLEET.members[1], member=HTML, address="javascript:alert(1)")
-    surface.status = daemon(fleet=replace(FLEET, members=(hostile,)))
-    assert not any("javascript" in link for link in read(surface).links.values())
+def test_a_process_that_stands_by_says_which_one_watches(surface: Surface) -> None:
+    surface.status = daemon(lease=STANDBY)
+    page = read(surface)
+    assert "This process stands by. http://birch:9469 has watched for" in page.text
+    links = [link for link in page.links.values() if link.startswith("http://")]
+    assert links == ["http://birch:9469"]
+    surface.status = daemon(lease=replace(STANDBY, holder="javascript:alert(1)", error=HTML))
+    page = read(surface)
+    assert "so it could not take over" in page.text
+    assert not any("javascript" in link for link in page.links.values())
 
 
 @pytest.mark.parametrize("reader", ["windows", "verdicts", "steps"])

@@ -1,0 +1,109 @@
+"""Takes and keeps the lease of a daemon's name: one process watches, others stand by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import structlog
+
+from specwatch.domain.model import Moment
+from specwatch.errors import StoreError
+from specwatch.status import LeaseStatus
+from specwatch.store.leases import LEASE_SECONDS, Lease
+
+_log = structlog.get_logger("specwatch.daemon.lease")
+
+RENEW_SECONDS = 2.0
+STANDBY_SECONDS = 1.0
+"""How often a process that stands by looks."""
+
+
+class LeaseKeeper:
+    """The lease of this process; nothing raises when the database fails.
+
+    While the database is away, a process that watches goes on: nobody can take over either. One
+    that starts meanwhile watches, too, and is told whether it may write when the database is back.
+    """
+
+    def __init__(
+        self, lease: Lease, *, now: Callable[[], Moment], alive: Callable[[], bool]
+    ) -> None:
+        """A process that is not ``alive``, as its loops hang, does not renew its lease."""
+        self._lease = lease
+        self._now = now
+        self._alive = alive
+        self.watching = False
+        """Whether this process watches."""
+        self._error: str | None = None
+        self._patient_until = -math.inf
+        """When a process that stands by may take over, on the monotonic clock: after an outage of
+        the database the holder comes first."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process has taken over."""
+        return self._lease.lost
+
+    @property
+    def ready(self) -> bool:
+        """Whether the database could be asked when it was last."""
+        return self._error is None
+
+    def begin(self) -> None:
+        """Watch if the lease is free, or the database is away."""
+        self.watching = self._take() is not False
+        if not self.watching:
+            holder = self._lease.holder
+            _log.warning(
+                "standing_by",
+                holder=None if holder is None else holder.address,
+                remedy="this process takes over when the other one ends; if both should watch, give"
+                " each its own name with the key daemon, or a part of the targets with shard",
+            )
+
+    def turn(self) -> None:
+        """Renew the lease; or take it, if its holder has ended."""
+        if self.watching:
+            if self._alive() and self._take() is False:
+                self._lease.lost = True
+        elif self._error is not None:
+            if self._ask(self._lease.look) is not None:
+                self._patient_until = self._now().monotonic + LEASE_SECONDS
+        elif self._now().monotonic >= self._patient_until and self._take():
+            self.watching = True
+            _log.info("taking_over")
+
+    def release(self) -> None:
+        """Give the lease back."""
+        if self._lease.held:
+            try:
+                self._lease.release(self._now().wall)
+            except StoreError as error:
+                _log.warning("lease_not_released", detail=str(error))
+
+    def status(self) -> LeaseStatus:
+        """The lease when it was last looked at."""
+        holder = self._lease.holder
+        return LeaseStatus(
+            standby=not self.watching,
+            holder="" if holder is None else holder.address,
+            since=None if holder is None else holder.since,
+            error=self._error,
+        )
+
+    def _take(self) -> bool | None:
+        """Whether the lease is ours; None if that cannot be known now."""
+        return self._ask(lambda: self._lease.take(self._now().wall))
+
+    def _ask(self, ask: Callable[[], bool]) -> bool | None:
+        """The answer of the database; a failure is logged once."""
+        try:
+            answer = ask()
+        except StoreError as error:
+            if str(error) != self._error:
+                _log.error("lease_unknown", detail=str(error))
+            self._error = str(error)
+            return None
+        self._error = None
+        return answer

@@ -1,0 +1,134 @@
+"""The table ``leases``: which process of a daemon's name watches, while others stand by.
+
+A process holds the lease of its name and shard as long as it renews it, by the database's clock,
+so the clocks of the machines do not matter. It holds no lock: a process that is stopped in the
+middle of a transaction keeps nobody from taking over. Every write checks the lease first, and what
+was checked before it was lost is caught by the cursors
+(:func:`specwatch.store.cursor_rows.superseded`) and the versions of guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from specwatch.errors import LeaseLost
+from specwatch.store.schema import leases
+from specwatch.store.statements import clock, insert
+from specwatch.store.texts import storable
+
+if TYPE_CHECKING:
+    from specwatch.store.repository import Store
+
+LEASE_SECONDS = 8.0
+"""Seconds without a renewal after which another process takes the lease."""
+
+
+class Holder(NamedTuple):
+    """The process that has a lease.
+
+    ``address`` is the URL of its page; ``since`` is in Unix seconds, by the database's clock.
+    """
+
+    process: str
+    address: str
+    since: float
+
+
+class Lease:
+    """The lease of a daemon's name and shard, for one process; safe to use from several threads.
+
+    Every method raises StoreUnavailable if the database cannot be used now; ``now`` is Unix time in
+    seconds. A process that has lost the lease never has it again: what it has in memory is out of
+    date.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: str,
+        *,
+        shard: str = "",
+        address: Callable[[], str] = lambda: "",
+        is_gone: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """``process`` identifies this one, ``address`` is the URL of its page; ``is_gone`` says of
+        another process whether it has certainly ended, so that its successor need not wait."""
+        self._store = store
+        self._process = storable(process)
+        self._key = {"daemon": storable(store.daemon), "shard": shard}
+        self._address = address
+        self._is_gone = is_gone
+        self.held = False
+        """Whether it was ever ours."""
+        self.lost = False
+        """Whether another process has it in our place."""
+        self.holder: Holder | None = None
+        """Who had it when we looked last."""
+
+    def take(self, now: float) -> bool:
+        """Take it if it is free, or renew it; whether it is ours."""
+        with self._store.writing(now, leased=False) as connection:
+            taken = not self.lost and self._take(connection)
+        self.held = self.held or taken
+        return taken
+
+    def look(self) -> bool:
+        """Whether any process has it."""
+        with self._store.connected() as connection:
+            return self._row(connection)[0] is not None
+
+    def check(self, connection: sa.Connection) -> None:
+        """Raise LeaseLost if another process has it, in a transaction that is to write."""
+        row, _ = self._row(connection)
+        ours = row is None or row.process == self._process
+        # One that began while the database was away has not taken it yet.
+        if self.lost or not (ours or (not self.held and self._take(connection))):
+            self.lost = True
+            raise LeaseLost(
+                f"{self._store.where}: another process watches as {self._store.daemon} now, so this"
+                " one writes nothing"
+            )
+
+    def release(self, now: float) -> None:
+        """Give it back, for another process to take at once."""
+        with self._store.writing(now, leased=False) as connection:
+            connection.execute(leases.delete().where(*self._is(self._process)))
+
+    def _is(self, process: str) -> list[sa.ColumnElement[bool]]:
+        key = self._key | {"process": process}
+        return [leases.c[name] == value for name, value in key.items()]
+
+    def _row(self, connection: sa.Connection) -> tuple[sa.Row[Any] | None, float]:
+        """The row, and the database's time in Unix seconds."""
+        conditions = (leases.c[name] == value for name, value in self._key.items())
+        row = connection.execute(sa.select(leases).where(*conditions)).first()
+        if row is not None:
+            self.holder = Holder(row.process, row.address, row.since)
+        return row, float(connection.execute(sa.select(clock(connection))).scalar_one())
+
+    def _take(self, connection: sa.Connection) -> bool:
+        """Write our row in place of a free one, or of ours; whether nobody was faster."""
+        row, present = self._row(connection)
+        values = {
+            "process": self._process,
+            "address": storable(self._address()),
+            "until": present + LEASE_SECONDS,
+        }
+        if row is None:
+            adding = insert(connection, leases).on_conflict_do_nothing()
+            connection.execute(adding, self._key | values | {"since": present})
+        elif row.process == self._process or self._is_free(row, present):
+            if row.process != self._process:
+                values["since"] = present
+            same = (*self._is(row.process), leases.c.until == row.until)
+            connection.execute(leases.update().where(*same).values(values))
+        row, _ = self._row(connection)
+        return row is not None and row.process == self._process
+
+    def _is_free(self, row: sa.Row[Any], present: float) -> bool:
+        # One that ends later than any can: the database's clock was set back.
+        ended = not present < row.until <= present + LEASE_SECONDS
+        return ended or self._is_gone(row.process)

@@ -1,0 +1,28 @@
+"""Sentences about which process of a daemon's name watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specwatch.status import LeaseStatus
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+
+def standing_by(lease: LeaseStatus, now: float) -> str:
+    """That this process stands by, and for whom; ``now`` is Unix time in seconds."""
+    since = "" if lease.since is None else f" for {figures.span(now - lease.since)}"
+    return (
+        f"This process stands by. {shown(lease.holder, LONGEST_SENTENCE)} has watched{since}; this"
+        " one takes over when that one ends."
+    )
+
+
+def problems(lease: LeaseStatus) -> Iterator[str]:
+    """Yield what is wrong."""
+    if lease.error is not None:
+        consequence = "it could not take over" if lease.standby else "another one may take over"
+        yield (
+            f"This process cannot reach its lease, so {consequence}:"
+            f" {shown(lease.error, LONGEST_SENTENCE)}"
+        )

@@ -1,0 +1,177 @@
+"""Of several processes of one name one has the lease, and without it nothing is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specwatch.errors import LeaseLost
+from specwatch.store.leases import LEASE_SECONDS, Lease
+from specwatch.store.repository import Store
+from specwatch.store.schema import leases
+from tests.fixtures import OpenStore, each_database
+from tests.postgres import PostgresServer
+from tests.store.examples import T0, batch, cursor, minute, read, starts
+
+Join = Callable[..., Lease]
+
+
+@pytest.fixture
+def join(url: str, open_store: OpenStore) -> Join:
+    """Makes the lease of a process of the daemon ``left``."""
+
+    def joined(process: str, **options: Any) -> Lease:
+        store = open_store(url)
+        lease = Lease(store, process, address=lambda: f"http://{process}", **options)
+        store.before_write = lease.check
+        return lease
+
+    return joined
+
+
+def set_end(store: Store, seconds: float) -> None:
+    """The lease ends so many seconds later than it would."""
+    with store.writing(0.0, leased=False) as connection:
+        connection.execute(leases.update().values(until=leases.c.until + seconds))
+
+
+def holder(lease: Lease) -> str:
+    lease.look()
+    assert lease.holder is not None
+    return lease.holder.address
+
+
+@each_database
+def test_one_process_has_it_until_it_has_not_renewed_it_in_time(join: Join) -> None:
+    one, two = join("one"), join("two")
+    assert one.take(0.0)
+    assert not two.take(0.0)
+    assert holder(two) == "http://one"
+    set_end(one._store, 0.5 - LEASE_SECONDS)
+    assert not two.take(0.0)
+    assert one.take(0.0), "renewed"
+    set_end(one._store, 0.5 - LEASE_SECONDS)
+    assert not two.take(0.0)
+    set_end(one._store, -LEASE_SECONDS)
+    assert two.take(0.0)
+    assert holder(one) == "http://two"
+
+
+@each_database
+def test_who_has_lost_it_writes_nothing_and_never_has_it_again(join: Join) -> None:
+    one, two = join("one"), join("two")
+    one.take(0.0)
+    one._store.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
+    set_end(one._store, -LEASE_SECONDS)
+    two.take(0.0)
+    two.release(0.0)
+    two.take(0.0)
+    with pytest.raises(LeaseLost, match="another process watches as left now"):
+        one._store.write([batch(minute(T0 + 60))], 0.0)
+    with pytest.raises(LeaseLost):
+        one._store.write_verdicts([], 0.0)
+    two.release(0.0)
+    assert not one.take(0.0)
+    with pytest.raises(LeaseLost):
+        one._store.write([batch(minute(T0 + 60))], 0.0)
+    assert starts(read(one._store)) == [T0]
+
+
+def test_who_wakes_up_late_goes_on_if_nobody_has_taken_over(join: Join) -> None:
+    one = join("one")
+    one.take(0.0)
+    set_end(one._store, -3600)
+    one._store.write([batch(minute(T0))], 0.0)
+    assert one.take(0.0)
+
+
+def test_it_is_given_back_for_another_to_take_at_once(join: Join) -> None:
+    one, two = join("one"), join("two")
+    one.take(0.0)
+    one.release(0.0)
+    assert two.take(0.0)
+    one.release(0.0)
+    assert holder(two) == "http://two", "another's cannot be given back"
+
+
+def test_the_lease_of_a_process_that_has_ended_is_free(join: Join) -> None:
+    one = join("one")
+    one.take(0.0)
+    assert not join("two").take(0.0)
+    assert join("three", is_gone=lambda process: process == "one").take(0.0)
+
+
+def test_each_shard_has_its_own(join: Join) -> None:
+    assert join("one", shard="0/2").take(0.0)
+    assert join("two", shard="1/2").take(0.0)
+    assert not join("three", shard="1/2").take(0.0)
+
+
+def test_a_database_whose_clock_was_set_back_keeps_nobody_out(join: Join) -> None:
+    one, two = join("one"), join("two")
+    one.take(0.0)
+    set_end(one._store, 3600)
+    assert two.take(0.0)
+    assert not one.take(0.0)
+
+
+def test_a_process_that_began_without_its_database_takes_it_with_its_first_write(
+    join: Join,
+) -> None:
+    one, two, three = join("one"), join("two"), join("three")
+    one.take(0.0)
+    set_end(one._store, -LEASE_SECONDS)
+    two._store.write([batch(minute(T0))], 0.0)
+    assert holder(two) == "http://two"
+    with pytest.raises(LeaseLost):
+        three._store.write([batch(minute(T0))], 0.0)
+
+
+def test_in_a_new_file_it_is_not_lost(join: Join) -> None:
+    """A damaged file was put aside."""
+    one = join("one")
+    one.take(0.0)
+    one.release(0.0)
+    one._store.write([batch(minute(T0))], 0.0)
+    assert one.take(0.0)
+
+
+@each_database
+def test_of_two_that_take_it_at_once_one_has_it(join: Join) -> None:
+    join("one").take(0.0)
+    for number in range(5):
+        racing = [join(f"{name}{number}") for name in ("a", "b", "c")]
+        set_end(racing[0]._store, -LEASE_SECONDS)
+        ready, taken = threading.Barrier(3), []
+
+        def race(lease: Lease, ready: threading.Barrier = ready, taken: list[bool] = taken) -> None:
+            ready.wait(20)
+            taken.append(lease.take(0.0))
+
+        threads = [threading.Thread(target=race, args=(lease,)) for lease in racing]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(taken) == [False, False, True]
+
+
+def test_a_process_stopped_in_the_middle_of_a_write_keeps_nobody_from_taking_over(
+    postgres: PostgresServer, open_store: OpenStore
+) -> None:
+    """What it wrote meanwhile is there once: the cursors say who was first."""
+    url = postgres.new_url()
+    one, two = open_store(url), open_store(url)
+    leases_of = [Lease(store, name) for name, store in (("one", one), ("two", two))]
+    for store, lease in zip((one, two), leases_of, strict=True):
+        store.before_write = lease.check
+    leases_of[0].take(0.0)
+    with one.writing(0.0) as connection:
+        set_end(two, -LEASE_SECONDS)
+        assert leases_of[1].take(0.0)
+        two.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
+        connection.execute(leases.select())
+    assert starts(read(two)) == [T0]
