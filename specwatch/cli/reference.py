@@ -217,11 +217,7 @@ def _metrics() -> Iterator[str]:
     yield from _metric_table(families)
     yield from ("## From the tap", "", "On vLLM's own `/metrics`, or on that of the proxy.", "")
     yield from _metric_table(
-        (
-            metric.exposed, metric.kind,
-            (*(("model_name", "temperature") * metric.by_temperature),
-             *(("model_name", "segment", "value") * metric.by_segment), metric.label), metric.help,
-        )
+        (metric.exposed, metric.kind, metric.labels, metric.help)
         for metric in (*TAP, *SEGMENTS, *SWITCH)
     )  # fmt: skip
 
@@ -266,12 +262,11 @@ def _rules() -> Iterator[str]:
         " threshold only if the whole interval is.", "",
     )  # fmt: skip
     yield from _table(
-        ("Metric", "Unit", "By temperature", "By segment", "Interval", "Meaning"),
+        ("Metric", "Unit", "By dimension", "Interval", "Meaning"),
         (
             (
                 f"`{metric.name}`", metric.unit,
-                "yes" * metric.by_temperature, "yes" * metric.by_segment,
-                "yes" * metric.has_interval,
+                metric.by, "yes" * metric.has_interval,
                 metric.help + " Needs a baseline." * metric.needs_baseline,
             )
             for metric in MEASURES.values()

@@ -190,7 +190,6 @@ class Scraper:
             skipped=self._skipped,
             failures=dict(self._failures),
             recent=recent,
-            segments=self._recent.merged(segments=True),
             last_window=self._recent.end,
             current=opened,
             tap=tap,

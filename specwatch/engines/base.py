@@ -22,8 +22,15 @@ class Family(NamedTuple):
     """The label that distinguishes series, if one matters."""
     help: str = ""
     """The HELP text, if we expose the family."""
-    by_temperature: bool = False
-    by_segment: bool = False
+    segment_labels: tuple[str, ...] = ()
+    """The labels of the segment that it is counted for: its dimension, which is ``temperature``
+    where it has no label, and its value."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, if we expose the family."""
+        of_segment = ("model_name", *self.segment_labels) if self.segment_labels else ()
+        return (*of_segment, self.label) if self.label else of_segment
 
 
 class Identity(NamedTuple):

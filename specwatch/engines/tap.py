@@ -9,7 +9,10 @@ OF_THE_PROCESS = ("tap_failures", "launch")
 KV_PRODUCER = "kv_producer"
 """Setting of ``specwatch_launch``: the server only prefills (``--kv-transfer-config``)."""
 TAP = tuple(
-    Family(name, kind, quantity, label, help, by_temperature=quantity not in OF_THE_PROCESS)
+    Family(
+        name, kind, quantity, label, help,
+        () if quantity in OF_THE_PROCESS else ("temperature",),
+    )
     for name, kind, quantity, label, help in (
         ("specwatch_drafts", "counter", "drafts", "",
          "Speculation steps of the requests whose acceptance is known."),
@@ -48,7 +51,7 @@ TAP = tuple(
 """Those by temperature have the labels ``model_name`` and ``temperature``."""
 
 SEGMENTS = tuple(
-    Family(f"specwatch_segment_{quantity}", "counter", quantity, help=help, by_segment=True)
+    Family(f"specwatch_segment_{quantity}", "counter", quantity, "", help, ("segment", "value"))
     for quantity, help in (
         ("drafts", "Speculation steps of the requests of a segment whose acceptance is known."),
         ("draft_tokens", "Tokens proposed in those steps."),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Mode, Series
+from specwatch.domain.model import ALL, Mode, Series
 from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
 
 _FAMILIES = (
@@ -91,7 +91,7 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
     if all(series.quantity != "lifetime_acceptance_rate" for series in samples):
         return samples
     totals = ("drafts", "draft_tokens", "accepted_tokens")
-    return {s: v for s, v in samples.items() if s.quantity not in totals or s.temperature}
+    return {s: v for s, v in samples.items() if s.quantity not in totals or s.segment != ALL}
 
 
 def _mode(samples: Mapping[Series, float]) -> Mode | None:

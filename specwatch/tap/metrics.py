@@ -255,7 +255,7 @@ class _Totals:
         """The family without children."""
         family = self._family
         kind = CounterMetricFamily if family.kind == "counter" else HistogramMetricFamily
-        return kind(family.exposed, family.help, labels=_label_names(family))
+        return kind(family.exposed, family.help, labels=family.labels)
 
     def metric(self) -> Any:
         """The family with its children now."""
@@ -300,15 +300,8 @@ class _Distribution:
         metric.add_metric(labels, buckets, self._sum)
 
 
-def _label_names(family: Family) -> list[str]:
-    labels = ["model_name", "temperature"] if family.by_temperature else []
-    if family.by_segment:
-        labels = ["model_name", "segment", "value"]
-    return labels + ([family.label] if family.label else [])
-
-
 def _metric(family: Family, registry: CollectorRegistry) -> Any:
-    labels = _label_names(family)
+    labels = family.labels
     if family.kind == "counter":
         return Counter(family.exposed, family.help, labels, registry=registry)
     bounds = BOUNDS[family.quantity]

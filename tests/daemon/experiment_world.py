@@ -25,6 +25,7 @@ from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
 from tests.fixtures import target_of
+from tests.segments import segment
 from tests.store.examples import minute
 
 START = 1_795_003_200.0
@@ -76,9 +77,9 @@ class Killed(BaseException):
 
 @cache
 def _series(
-    quantity: str, part: str = "", *, engine: str = "", key: str = "", temperature: str = ""
+    quantity: str, part: str = "", *, engine: str = "", key: str = "", temperature: str = "all"
 ) -> Series:
-    return Series(quantity, part, "m", engine, key, temperature)
+    return Series(quantity, part, "m", engine, key, segment(temperature))
 
 
 class Server:

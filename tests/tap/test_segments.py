@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from specwatch.domain.segments import checked_kinds, kind_of, order_of
+from specwatch.domain.buckets import order_of
+from specwatch.domain.model import TEMPERATURE
+from specwatch.domain.segments import checked_kinds
 from specwatch.scrape.exposition import PageReader
 from specwatch.tap import Tap, segments, settings
 from specwatch.tap.middleware import App
 from specwatch.tap.segments import LEAST_REQUESTS, MOST_VALUES, FrequentValues
 from specwatch.tap.settings import Settings
+from tests.segments import segment
 from tests.tap.exchanges import EVENTS, Known, answering, parts, scope, visit
 
 DATA = Path(__file__).parents[1] / "data"
@@ -47,9 +50,9 @@ def segments_of(
 def drafts_of(registry: CollectorRegistry) -> dict[str, float]:
     """Drafts by segment, as the daemon reads them."""
     return {
-        series.temperature: value
+        f"{series.segment.dimension}={series.segment.value}": value
         for series, value in PageReader().read(generate_latest(registry)).items()
-        if series.quantity == "drafts" and kind_of(series.temperature)
+        if series.quantity == "drafts" and series.segment.dimension != TEMPERATURE
     }
 
 
@@ -208,7 +211,7 @@ def test_segments_in_order() -> None:
         "output=text", "prompt_length=unknown", "prompt_length=16385+", "prompt_length=1-256",
         "prompt_length=257-2048", "output=schema",
     ]  # fmt: skip
-    assert sorted(labels, key=order_of) == [
+    assert sorted(labels, key=lambda label: order_of(segment(label))) == [
         "output=schema", "output=text", "prompt_length=1-256", "prompt_length=257-2048",
         "prompt_length=16385+", "prompt_length=unknown",
     ]  # fmt: skip
