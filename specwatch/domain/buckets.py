@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from specwatch.domain import merge, segments
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
-    UNKNOWN_TEMPERATURE,
     Series,
     Source,
     Tally,
     Window,
 )
+from specwatch_tap.segment_kinds import OTHER
+from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 MOST_TEMPERATURES = 32
 """Temperature buckets of one model, at most: more than a tap can be configured to have."""
@@ -55,7 +56,7 @@ def by_bucket(
         if bucket not in buckets:
             kind, by_kind = segments.kind_of(bucket.temperature), counts[bucket.model_name]
             if kind and by_kind[kind] >= MOST_VALUES:
-                bucket = bucket._replace(temperature=segments.label_of(kind, segments.OTHER))
+                bucket = bucket._replace(temperature=segments.label_of(kind, OTHER))
             elif (
                 by_kind[kind] == MOST_TEMPERATURES
                 or bucket.temperature == ALL_TEMPERATURES

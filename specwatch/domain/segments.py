@@ -7,53 +7,14 @@ The label of a segment is ``KIND=VALUE``, such as ``output=tool_call``; a temper
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch_tap.segment_kinds import NONE, OTHER, PROMPT_LENGTH, UNKNOWN
 
 TEMPERATURE = "temperature"
-PROMPT_LENGTH = "prompt_length"
-STREAM = "stream"
-OUTPUT = "output"
-ADAPTER = "adapter"
-HEADER = "header:"
-"""What the kind of a request header begins with; its name follows."""
-KINDS = (PROMPT_LENGTH, STREAM, OUTPUT, ADAPTER)
-"""Kinds beside those of a header."""
-MOST_KINDS = 2
-"""Each costs CPU time of every request, and memory of the server."""
-
-OTHER = "other"
-"""Value of all that are too rare for a segment."""
-NONE = "none"
-"""Value of requests without the header, or of no adapter."""
-UNKNOWN = "unknown"
 _LAST = (NONE, OTHER, UNKNOWN)
-
-_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")  # RFC 9110, a token
-_SECRET = re.compile(r"authorization|cookie|api-?key|token|secret|password|credential")
-
-
-def checked_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
-    """``kinds`` as they are; raises ValueError for one that is not known, and for too many."""
-    for kind in kinds:
-        name = kind.removeprefix(HEADER)
-        if name != kind and _SECRET.search(name):
-            raise ValueError(
-                f"{kind!r} may hold credentials, which metrics would show; use another"
-            )
-        if kind not in KINDS and (name == kind or not _HEADER_NAME.fullmatch(name)):
-            known = f"{', '.join(KINDS)} or {HEADER}NAME with a header in lower case"
-            raise ValueError(f"{kind!r} is not a kind of segment; use {known}")
-    if len(set(kinds)) != len(kinds):
-        raise ValueError("names a kind twice; name each once")
-    if len(kinds) > MOST_KINDS:
-        raise ValueError(f"names {len(kinds)} kinds; give at most {MOST_KINDS}")
-    if sum(kind.startswith(HEADER) for kind in kinds) > 1:
-        raise ValueError("names two headers; give one")
-    return tuple(kinds)
 
 
 def label_of(kind: str, value: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from specwatch.domain.segments import (
+from specwatch.domain.segments import kind_of, value_of
+from specwatch.wording.text import shown
+from specwatch_tap.segment_kinds import (
     ADAPTER,
     HEADER,
     NONE,
@@ -14,10 +16,7 @@ from specwatch.domain.segments import (
     PROMPT_LENGTH,
     STREAM,
     UNKNOWN,
-    kind_of,
-    value_of,
 )
-from specwatch.wording.text import shown
 
 _WORDS = {
     (STREAM, "yes"): "streamed requests",

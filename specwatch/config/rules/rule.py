@@ -37,8 +37,10 @@ from specwatch.config.sections import (
 )
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain import segments
-from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
+from specwatch_tap.segment_kinds import checked_kinds
+from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 EACH_TEMPERATURE = "each"
 POSITIVE_TEMPERATURES = "positive"
@@ -196,7 +198,7 @@ class Scope(Section):
     def _kind_and_value(cls, value: str) -> str:
         if value:
             try:
-                segments.checked_kinds([segments.kind_of(value) or value])
+                checked_kinds([segments.kind_of(value) or value])
             except ValueError as error:
                 raise ValueError(f"{quoted(value)}: {error}, as in output=tool_call") from None
             if not segments.value_of(value):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from specwatch.engines.base import Family
+from typing import NamedTuple
+
+
+class Family(NamedTuple):
+    """One exposed family: its name without suffixes, its type, and what we call it."""
+
+    exposed: str
+    kind: str
+    quantity: str
+    label: str = ""
+    """The label that distinguishes series, if one matters."""
+    help: str = ""
+    """The HELP text, if we expose the family."""
+    by_temperature: bool = False
+    by_segment: bool = False
+
 
 OF_THE_PROCESS = ("tap_failures", "launch")
 """Quantities of the tap without a model and a temperature."""
-KV_PRODUCER = "kv_producer"
-"""Setting of ``specwatch_launch``: the server only prefills (``--kv-transfer-config``)."""
 TAP = tuple(
     Family(name, kind, quantity, label, help, by_temperature=quantity not in OF_THE_PROCESS)
     for name, kind, quantity, label, help in (

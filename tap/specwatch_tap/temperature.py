@@ -7,8 +7,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from specwatch.domain.model import UNKNOWN_TEMPERATURE
-
+UNKNOWN_TEMPERATURE = "unknown"
+"""Label of requests whose temperature is not known."""
 DEFAULT_EDGES = (0.0, 0.3, 0.7, 1.0)
 MOST_EDGES = 20
 _LEAST = 0.01
