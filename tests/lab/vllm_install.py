@@ -82,8 +82,9 @@ def add_tap(vllm: Path) -> None:
         stamp.unlink(missing_ok=True)
         _pip(Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", folder, str(TAP))
         wheels = map(str, Path(folder).glob("*.whl"))
-        # What the tap needs is there: an index is not asked.
-        _pip(vllm / "bin/python", "install", "--no-index", "--force-reinstall", *wheels)
+        _pip(vllm / "bin/python", "uninstall", "--yes", "specwatch-tap")
+        # What the tap needs is there: no index is asked.
+        _pip(vllm / "bin/python", "install", "--no-index", *wheels)
         stamp.write_text(sources.hexdigest())
 
 
