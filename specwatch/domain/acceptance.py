@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, counted_in
 from specwatch.domain.shares import Share, binomial_variance, share_of
 from specwatch.domain.speedup import LEAST_SHARE
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 LEAST_DRAFTS = 100
 """Drafts that a temperature needs in both periods to be compared."""

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from specwatch.domain import merge, segments
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
+    UNKNOWN_TEMPERATURE,
     Series,
     Source,
     Tally,
     Window,
 )
 from specwatch_tap.segment_kinds import OTHER
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 MOST_TEMPERATURES = 32
 """Temperature buckets of one model, at most: more than a tap can be configured to have."""

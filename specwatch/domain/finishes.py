@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.interval import CONFIDENCE, Interval
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Tally
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, counted_in, tally_of
 from specwatch.domain.shares import Share, share_of
 from specwatch.domain.speedup import LEAST_SHARE
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 LEAST_REQUESTS = 30
 """Requests that a temperature needs now, and without speculation."""

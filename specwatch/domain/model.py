@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple, Self
 from msgspec import Struct
 
 from specwatch.domain.facts import Fact, Kind, facts_of
+from specwatch_tap.segment_kinds import UNKNOWN
 
 MINUTE = 60
 HOUR = 3600
@@ -24,6 +25,7 @@ UNJUDGED = 30 * MINUTE
 """Seconds for which most of the traffic could not be compared, after which a model is unjudged."""
 
 ALL_TEMPERATURES = "all"
+UNKNOWN_TEMPERATURE = UNKNOWN
 
 LOAD_BINS: tuple[tuple[int, int | None], ...] = (
     (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),

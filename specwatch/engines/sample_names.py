@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from specwatch.domain.model import Mode, Series
+from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
 from specwatch.domain.segments import kind_of, label_of
 from specwatch.engines.base import Engine
 from specwatch.engines.llamacpp import LLAMACPP
@@ -21,7 +21,6 @@ from specwatch.engines.tokenspeed import TOKENSPEED
 from specwatch.engines.vllm import VLLM
 from specwatch_tap.families import SEGMENTS, SWITCH, TAP, Family
 from specwatch_tap.segment_kinds import UNKNOWN
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM, TOKENSPEED)
 """All engines, in the order in which the identity of a server is read."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from specwatch.domain.model import (
     ALL_TEMPERATURES,
     HOUR,
+    UNKNOWN_TEMPERATURE,
     Mode,
     load_bin_label,
 )
@@ -23,7 +24,6 @@ from specwatch.report.model import (
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 _ENOUGH = 0.9
 """Least time watched in the period before, relative to this one, for a comparison of amounts."""

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import msgspec
 
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import ALL_TEMPERATURES, Window
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Window
 from specwatch.report.model import Gap, Health
 from specwatch.scrape.coverage import LOW_COVERAGE, leading_reasons, share_derived
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 MOST_GAPS = 5
 WATCHED = 0.9

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specwatch.domain.buckets import matching, order_of, unknown_models
-from specwatch.domain.model import Series, Source
+from specwatch.domain.model import UNKNOWN_TEMPERATURE, Series, Source
 from specwatch.domain.segments import kind_of
 from specwatch.scrape.tally import Parts
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE, bucket_labels
+from specwatch_tap.temperature import bucket_labels
 
 BUCKETS_VARIABLE = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 """The environment variable with the temperature buckets of a tap."""

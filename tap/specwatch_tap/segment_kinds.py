@@ -22,6 +22,7 @@ OTHER = "other"
 NONE = "none"
 """Value of requests without the header, or of no adapter."""
 UNKNOWN = "unknown"
+"""Value of requests of which the value is not known."""
 
 _LONGEST_PROMPTS = (256, 2048, 8192, 16_384)
 _PROMPT_LENGTHS = ("1-256", "257-2048", "2049-8192", "8193-16384", "16385+")

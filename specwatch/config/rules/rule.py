@@ -37,10 +37,9 @@ from specwatch.config.sections import (
 )
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain import segments
-from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
 from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
 from specwatch_tap.segment_kinds import checked_kinds
-from specwatch_tap.temperature import UNKNOWN_TEMPERATURE
 
 EACH_TEMPERATURE = "each"
 POSITIVE_TEMPERATURES = "positive"
