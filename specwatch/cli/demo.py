@@ -33,15 +33,15 @@ from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.lab.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
-from specwatch.tap.settings import SWITCH_DIRECTORY
 from specwatch.wording import experiment as wording
 from specwatch.wording import figures
+from specwatch_tap import MIDDLEWARE
+from specwatch_tap.settings import SWITCH_DIRECTORY
 
 _CLIENTS = 6
 _K = 4
 _DOWNTIME = 1.5
 _TEMPERATURES = ((0.0, 0.4), (0.2, 0.2), (0.6, 0.2), (1.0, 0.2))
-_TAP = "specwatch.tap.Tap"
 _SETTLE = 3.0
 """Seconds at the start of a phase that do not count: answers begun before it end in them."""
 _BLOCK = 4.7
@@ -135,7 +135,7 @@ class _Demo:
                 port=0,
                 speculation=SimulatedSpeculation(k=_K, schedule=((1, 64, _K),)),
                 record="summary",
-                middleware=(_TAP,),
+                middleware=(MIDDLEWARE,),
                 switch_directory=folder / "switch",
                 traffic=SimulatedTraffic(
                     concurrency=_CLIENTS, temperatures=_TEMPERATURES, output_tokens=80

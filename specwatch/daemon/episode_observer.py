@@ -17,8 +17,8 @@ from specwatch.domain.switchback import (
     Grouping,
     SubInterval,
 )
-from specwatch.engines.switch import Schedule
 from specwatch.scrape.switch import SwitchSetting
+from specwatch_tap.orders import Schedule
 
 RESTARTED = "vLLM was restarted"
 _SETTLES = 3.0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from specwatch.domain import merge
 from specwatch.domain.model import ALL, TEMPERATURE, Segment, Series, Source, Tally, Window
-from specwatch.domain.segments import NONE, OTHER, UNKNOWN
+from specwatch_tap.segment_kinds import NONE, OTHER, UNKNOWN
 
 MOST_VALUES = 32
 """Segments of one dimension of one model, at most, more than a tap can be configured to have

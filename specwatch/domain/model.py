@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple, Self
 from msgspec import Struct
 
 from specwatch.domain.facts import Fact, Kind, facts_of
-from specwatch.domain.segments import UNKNOWN
+from specwatch_tap.segment_kinds import UNKNOWN
 
 MINUTE = 60
 HOUR = 3600
@@ -44,13 +44,7 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
     (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
-PROMPT_LENGTHS: tuple[tuple[int, int | None], ...] = (
-    (1, 256), (257, 2048), (2049, 8192), (8193, 16_384), (16_385, None),
-)  # fmt: skip
-"""Tokens of a prompt, first and last of each class; the last class is open. What was stored before
-8192 was an edge has the class ``2049-16384``."""
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
-_LONGEST_PROMPTS = [last for _, last in PROMPT_LENGTHS if last is not None]
 _LONGEST = 1.5
 """A window whose counts cover more than this multiple of its length made up for a gap."""
 
@@ -432,13 +426,6 @@ def load_bin(concurrency: float | None) -> int | None:
 def load_bin_label(index: int) -> str:
     """``1``, ``3-4``, ``65+``."""
     return _range_label(*LOAD_BINS[index])
-
-
-def prompt_length_label(tokens: int | None) -> str:
-    """``1-256``, ``16385+``; ``unknown`` for None."""
-    if tokens is None:
-        return UNKNOWN
-    return _range_label(*PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)])
 
 
 @functools.cache

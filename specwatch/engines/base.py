@@ -8,29 +8,9 @@ from typing import Any, NamedTuple
 
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode, Series
+from specwatch_tap.families import Family
 
 _LONGEST_TEXT = 200
-
-
-class Family(NamedTuple):
-    """One exposed family: its name without suffixes, its type, and what we call it."""
-
-    exposed: str
-    kind: str
-    quantity: str
-    label: str = ""
-    """The label that distinguishes series, if one matters."""
-    help: str = ""
-    """The HELP text, if we expose the family."""
-    segment_labels: tuple[str, ...] = ()
-    """The labels of the segment that it is counted for: its dimension, which is ``temperature``
-    where it has no label, and its value."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """All labels, if we expose the family."""
-        of_segment = ("model_name", *self.segment_labels) if self.segment_labels else ()
-        return (*of_segment, self.label) if self.label else of_segment
 
 
 class Identity(NamedTuple):

@@ -11,19 +11,21 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from specwatch.domain.model import ALL, TEMPERATURE, Mode, Segment, Series
-from specwatch.domain.segments import UNKNOWN
-from specwatch.engines.base import Engine, Family
+from specwatch.engines.base import Engine
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.lmdeploy import LMDEPLOY
 from specwatch.engines.sglang import SGLANG
-from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.engines.tensorrtllm import TENSORRT_LLM
 from specwatch.engines.tokenspeed import TOKENSPEED
 from specwatch.engines.vllm import VLLM
+from specwatch_tap.families import SEGMENTS, SWITCH, TAP, Family
+from specwatch_tap.segment_kinds import UNKNOWN
 
 ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM, TOKENSPEED)
 """All engines, in the order in which the identity of a server is read."""
 ENGINE_TITLES = f"{', '.join(engine.title for engine in ENGINES[:-1])} or {ENGINES[-1].title}"
+METRICS_PATHS: Mapping[str, str] = {engine.name: engine.metrics_path for engine in ENGINES}
+"""Where each engine has its metrics, by its name."""
 _BY_NAME = {engine.name: engine for engine in ENGINES}
 _MARKS = {
     family.exposed: f"{engine.name}:"

@@ -10,7 +10,6 @@ from specwatch.domain.model import (
     Mode,
     load_bin_label,
 )
-from specwatch.domain.segments import UNKNOWN
 from specwatch.report.estimates import Amount, Ratio
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import (
@@ -23,6 +22,7 @@ from specwatch.report.model import (
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
+from specwatch_tap.segment_kinds import UNKNOWN
 
 _ENOUGH = 0.9
 """Least time watched in the period before, relative to this one, for a comparison of amounts."""

@@ -22,9 +22,10 @@ from specwatch.domain.model import (
     Tally,
 )
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
-from specwatch.engines.tap import KV_PRODUCER, OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
+from specwatch_tap.families import OF_THE_PROCESS
+from specwatch_tap.launch import KV_PRODUCER
 
 _OF_THE_PROCESS = frozenset(
     {"process_start", "cache_config", "weight_updates", *OF_THE_PROCESS, *switch.QUANTITIES}

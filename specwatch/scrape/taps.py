@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from specwatch.domain.buckets import matching, order_of, unknown_models
 from specwatch.domain.model import ALL, TEMPERATURE, UNKNOWN_TEMPERATURE, Segment, Series, Source
-from specwatch.domain.temperature import bucket_labels
 from specwatch.scrape.tally import Parts
+from specwatch_tap.temperature import bucket_labels
 
 BUCKETS_VARIABLE = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 """The environment variable with the temperature buckets of a tap."""

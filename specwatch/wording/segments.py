@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from specwatch.domain.model import ALL, TEMPERATURE, Segment
-from specwatch.domain.segments import (
+from specwatch.wording.text import shown
+from specwatch_tap.segment_kinds import (
     ADAPTER,
     HEADER,
     NONE,
@@ -16,7 +17,6 @@ from specwatch.domain.segments import (
     STREAM,
     UNKNOWN,
 )
-from specwatch.wording.text import shown
 
 _WORDS = {
     (STREAM, "yes"): "streamed requests",

@@ -206,12 +206,12 @@ DIMENSION = NewFact(
     4,
     (
         Insertion(
-            "specwatch/domain/segments.py",
+            "tap/specwatch_tap/segment_kinds.py",
             "MOST_KINDS = 2",
             'THINKING = "thinking"\nKINDS = (*KINDS, THINKING)\n',
         ),
         Insertion(
-            "specwatch/tap/segments.py",
+            "tap/specwatch_tap/segments.py",
             "        if kind == STREAM:",
             """\
         if kind == "thinking":
@@ -229,7 +229,6 @@ import sqlite3, tempfile
 from contextlib import closing
 from dataclasses import replace
 from msgspec.structs import replace as changed
-from specwatch.domain.segments import checked_kinds
 from specwatch.report.build import build
 from specwatch.report.grouped_data import ReportSources
 from specwatch.store.batches import pack_batch
@@ -238,6 +237,7 @@ from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording.segments import segment_words
 from tests.segments import segment
+from specwatch_tap.segment_kinds import checked_kinds
 from tests.store.examples import minute
 from tests.tap.test_segments import app_of, segments_of
 from tests.web import test_exporter
@@ -285,12 +285,14 @@ def prove(fact: NewFact) -> None:
         copy = Path(folder)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "specwatch", copy / "specwatch", ignore=ignored)
+        shutil.copytree(ROOT / "tap", copy / "tap", ignore=ignored)
         shutil.copytree(ROOT / "migrations", copy / "migrations", ignore=ignored)
         for insertion in fact.insertions:
             insert(copy / insertion.file, insertion)
+        path = os.pathsep.join(map(str, (copy, copy / "tap", ROOT)))
         ran = subprocess.run(
             [sys.executable, "-c", fact.proof], cwd=folder, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+            env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         assert ran.returncode == 0, f"a new {fact.name}:\n{ran.stderr[-3000:]}"
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from specwatch.config.rules import DEFAULT_RULES, Condition, Rule, Rules, Scope
 from specwatch.config.rules.metrics import MEASURES
-from specwatch.domain.temperature import bucket_labels
 from specwatch.domain.units import format_amount, parse_amount
+from specwatch_tap.temperature import bucket_labels
 from tests.segments import segment
 
 BUCKETS = (*bucket_labels((0.0, 0.3, 1.0)), "unknown")

@@ -17,13 +17,13 @@ from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Series
 from specwatch.domain.switchback import TUNED, Moments, Switchback
 from specwatch.domain.tuning import tuned_schedule
-from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
+from specwatch_tap.orders import Schedule, SwitchState, schedule_number
 from tests.fixtures import target_of
 from tests.segments import segment
 from tests.store.examples import minute

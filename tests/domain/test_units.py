@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.buckets import order_of
-from specwatch.domain.temperature import Buckets, bucket_labels
 from specwatch.domain.units import (
     ListenAddress,
     format_duration,
@@ -27,6 +26,7 @@ from specwatch.domain.units import (
     parse_server_url,
     parse_size,
 )
+from specwatch_tap.temperature import Buckets, bucket_labels
 from tests.segments import segment
 
 

@@ -57,7 +57,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """One that watches a simulated vLLM with traffic at several temperatures."""
     folder = tmp_path_factory.mktemp("daemon")
     flags = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}',
-             "--middleware", "specwatch.tap.Tap", "--per-request-spec-decode-metrics", "summary",
+             "--middleware", "specwatch_tap.Tap", "--per-request-spec-decode-metrics", "summary",
              "--simulated-rate", "4"]  # fmt: skip
     with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
         vllm.wait_ready()

@@ -9,13 +9,13 @@ from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL, Mode
-from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
+from specwatch_tap.orders import SwitchState
 
 BOOT_SECONDS = 20.0
 BREACH_SECONDS = 60.0

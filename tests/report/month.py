@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from specwatch.domain.model import HOUR, MINUTE, Batch, Moment, Series
-from specwatch.domain.temperature import Buckets
 from specwatch.lab.simulator.acceptance import SimulatedAcceptance
 from specwatch.lab.simulator.costs import SimulatedCosts
 from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
@@ -32,6 +31,7 @@ from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store import rollups_and_retention
 from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.repository import Store
+from specwatch_tap.temperature import Buckets
 from tests.segments import segment
 
 DAY = 24 * HOUR

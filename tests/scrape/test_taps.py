@@ -9,12 +9,12 @@ import pytest
 
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL, TEMPERATURE, Cursor, Mode, Moment, Segment, Source, Window
-from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.taps import BUCKETS_VARIABLE, Trouble
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.tap.settings import BUCKETS
 from specwatch.wording.text import LONGEST_SENTENCE
+from specwatch_tap.settings import BUCKETS
+from specwatch_tap.temperature import DEFAULT_EDGES
 from tests import pages
 from tests.segments import segment
 

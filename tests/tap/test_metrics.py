@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from specwatch.domain import histogram
 from specwatch.domain.model import Series
 from specwatch.domain.tap_keys import METHODS
-from specwatch.engines.acceptance import Acceptance
-from specwatch.engines.tap import TAP
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap.metrics import BOUNDS, STAGES, TapCounters
-from specwatch.tap.outcome import RequestOutcome
-from specwatch.tap.server_facts import ServerFacts
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.families import TAP
+from specwatch_tap.metrics import BOUNDS, STAGES, TapCounters
+from specwatch_tap.outcome import RequestOutcome
+from specwatch_tap.server_facts import ServerFacts
 from tests.segments import segment
 
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain.buckets import order_of
 from specwatch.domain.model import TEMPERATURE
-from specwatch.domain.segments import checked_kinds
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap import Tap, segments, settings
-from specwatch.tap.middleware import App
-from specwatch.tap.segments import LEAST_REQUESTS, MOST_VALUES, FrequentValues
-from specwatch.tap.settings import Settings
+from specwatch_tap import Tap, segments, settings
+from specwatch_tap.middleware import App
+from specwatch_tap.segment_kinds import checked_kinds, prompt_length_label
+from specwatch_tap.segments import LEAST_REQUESTS, MOST_VALUES, FrequentValues
+from specwatch_tap.settings import Settings
 from tests.segments import segment
 from tests.tap.exchanges import EVENTS, Known, answering, parts, scope, visit
 
@@ -215,3 +215,15 @@ def test_segments_in_order() -> None:
         "output=schema", "output=text", "prompt_length=1-256", "prompt_length=257-2048",
         "prompt_length=16385+", "prompt_length=unknown",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label"),
+    [
+        (0, "1-256"), (256, "1-256"), (257, "257-2048"), (2048, "257-2048"), (2049, "2049-8192"),
+        (8192, "2049-8192"), (8193, "8193-16384"), (16_384, "8193-16384"),
+        (16_385, "16385+"), (10**7, "16385+"), (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_the_class_of_a_prompt(tokens: int | None, label: str) -> None:
+    assert prompt_length_label(tokens) == label

@@ -29,8 +29,8 @@ from specwatch.config.sections import (
 )
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import TEMPERATURE
-from specwatch.domain.segments import UNKNOWN
 from specwatch.domain.units import format_amount, format_duration, parse_duration, quoted
+from specwatch_tap.segment_kinds import UNKNOWN
 
 __all__ = [
     "DEFAULT_RULES", "Action", "Condition", "Rule", "Rules", "Scope", "Severity", "Slo",

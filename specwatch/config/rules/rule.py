@@ -37,8 +37,8 @@ from specwatch.config.sections import (
 )
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import ALL, TEMPERATURE, Segment
-from specwatch.domain.segments import UNKNOWN, checked_kinds
 from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
+from specwatch_tap.segment_kinds import UNKNOWN, checked_kinds
 
 POSITIVE = "positive"
 """The value of a scope that means each temperature bucket above 0."""

@@ -19,12 +19,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, values
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from specwatch.domain.model import prompt_length_label
-from specwatch.engines.acceptance import Acceptance
-from specwatch.engines.base import Family
-from specwatch.engines.tap import SEGMENTS, TAP
-from specwatch.tap.outcome import RequestOutcome
-from specwatch.tap.server_facts import ServerFacts
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.families import SEGMENTS, TAP, Family
+from specwatch_tap.outcome import RequestOutcome
+from specwatch_tap.segment_kinds import prompt_length_label
+from specwatch_tap.server_facts import ServerFacts
 
 STAGES = ("request", "response", "count")
 """Where the tap itself may fail."""

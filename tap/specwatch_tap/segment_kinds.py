@@ -1,7 +1,8 @@
-"""The dimensions that a tap can count by beside the temperature."""
+"""The kinds of segments, the words for values that every kind has, and classes of prompts."""
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 
@@ -22,6 +23,11 @@ NONE = "none"
 """Value of requests without the header, or of no adapter."""
 UNKNOWN = "unknown"
 """Value of requests of which the value is not known."""
+
+_LONGEST_PROMPTS = (256, 2048, 8192, 16_384)
+_PROMPT_LENGTHS = ("1-256", "257-2048", "2049-8192", "8193-16384", "16385+")
+"""Classes of prompts by their tokens; the one without an end has those longer than the last of
+the above. What was stored before 8192 was an edge has the class ``2049-16384``."""
 
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")  # RFC 9110, a token
 _SECRET = re.compile(r"authorization|cookie|api-?key|token|secret|password|credential")
@@ -45,3 +51,10 @@ def checked_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
     if sum(kind.startswith(HEADER) for kind in kinds) > 1:
         raise ValueError("names two headers; give one")
     return tuple(kinds)
+
+
+def prompt_length_label(tokens: int | None) -> str:
+    """``1-256``, ``16385+``; ``unknown`` for None."""
+    if tokens is None:
+        return UNKNOWN
+    return _PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)]

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from specwatch.domain.segments import UNKNOWN
+from specwatch_tap.segment_kinds import UNKNOWN
 
 DEFAULT_EDGES = (0.0, 0.3, 0.7, 1.0)
 MOST_EDGES = 20
