@@ -81,17 +81,17 @@ $(VENV)/created:
 	$$found -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/installed: pyproject.toml $(VENV)/created
+$(VENV)/installed: pyproject.toml tap/pyproject.toml $(VENV)/created
 	@echo "installing specwatch into $(VENV)"
-	@$(pip) install --editable .
+	@$(pip) install --editable ./tap --editable .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/created
+$(VENV)/installed-dev: pyproject.toml tap/pyproject.toml $(VENV)/created
 	@echo "installing specwatch and its tests into $(VENV)"
-	@$(pip) install --editable '.[test,lint]'
+	@$(pip) install --editable ./tap --editable '.[test,lint]'
 	@touch $@ $(VENV)/installed
 
-$(VENV)/installed-docs: pyproject.toml $(VENV)/created
+$(VENV)/installed-docs: pyproject.toml tap/pyproject.toml $(VENV)/created
 	@echo "installing what builds the manual into $(VENV)"
-	@$(pip) install --editable '.[docs]'
+	@$(pip) install --editable ./tap --editable '.[docs]'
 	@touch $@

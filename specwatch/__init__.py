@@ -1,3 +1,5 @@
 """specwatch: does speculative decoding pay on your vLLM server?"""
 
-__version__ = "0.1.0"
+from specwatch_tap import __version__
+
+__all__ = ["__version__"]

@@ -134,7 +134,7 @@ def _once(every: Sequence[Problem]) -> list[Problem]:
 def _about(problem: Problem) -> tuple[object, ...]:
     """What it is about, but for the target."""
     finding = problem.finding
-    rule = None if finding is None else (finding.rule, finding.temperature)
+    rule = None if finding is None else (finding.rule, finding.segment)
     return problem.kind, problem.model_name, rule, problem.slo and problem.slo.name
 
 

@@ -10,11 +10,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from specwatch.domain.buckets import order_of
 from specwatch.domain.group import GroupVerdict, Member, verdict_of
-from specwatch.domain.interval import Interval
 from specwatch.domain.merge import merge_windows, present_since
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import ALL, MINUTE, Mode, SeriesId, Source, Window
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
@@ -111,9 +110,7 @@ class TargetStatus(Struct, frozen=True):
     """When a process answered again after another had: several servers share its URL."""
     recent: tuple[Window, ...] = ()
     """The last minutes of the present process in its present mode, summed to one window for each
-    series."""
-    segments: tuple[Window, ...] = ()
-    """The same of each segment."""
+    series: those of all requests first."""
     last_window: int | None = None
     """End of the newest minute that is closed."""
     current: tuple[Window, ...] = ()
@@ -175,16 +172,6 @@ class TargetStatus(Struct, frozen=True):
         return member._replace(
             speedup=assessment.speedup, seconds=assessment.seconds, holdouts=frozenset(common)
         )
-
-    @property
-    def segment_speedups(self) -> Mapping[tuple[str, str], Interval]:
-        """The measured speedups of segments over the last hour, by model and label."""
-        return {
-            (model, label): one.speedup
-            for model in {window.series.model_name for window in self.segments}
-            if (known := self.decision.models.get(model)) is not None
-            for label, one in known.assessment.segments.items()
-        }
 
     @property
     def breaches(self) -> list[Finding]:
@@ -356,8 +343,6 @@ class DaemonStatus:
 
 
 _Held = Mapping[SeriesId, tuple[Window, ...]]
-_Sums = tuple[_Held, tuple[Window, ...], tuple[Window, ...]]
-"""What is held, and its sums without segments and of segments."""
 
 
 class Recent:
@@ -370,7 +355,8 @@ class Recent:
         self._minutes = minutes
         # Both are replaced as a whole, never changed, so that readers need no lock.
         self._windows: _Held = {}
-        self._sums: _Sums = ({}, (), ())
+        self._sums: tuple[_Held, tuple[Window, ...]] = ({}, ())
+        """What is held, and its sums."""
         self.end: int | None = None
         """The end of the newest minute."""
 
@@ -387,7 +373,7 @@ class Recent:
         since = {
             series.model_name: max(present_since(kept), oldest)
             for series, kept in held.items()
-            if series.temperature == ALL_TEMPERATURES
+            if series.segment == ALL
         }
         young = {
             series: tuple(
@@ -406,22 +392,14 @@ class Recent:
                 if series.model_name not in models
             }
 
-    def merged(self, *, segments: bool = False) -> tuple[Window, ...]:
-        """One window for each series, from the first to the last minute held of it: of all and by
-        temperature, or of ``segments``."""
+    def merged(self) -> tuple[Window, ...]:
+        """One window for each series, from the first to the last minute held of it."""
         held = self._windows
-        summed, *sums = self._sums
-        if summed is not held:
-            # Those of all temperatures first: where not all can be shown, they are.
-            ordered = sorted(held, key=lambda series: series.temperature != ALL_TEMPERATURES)
-            sums = [
-                tuple(
-                    _sum(held[one]) for one in ordered if bool(kind_of(one.temperature)) is wanted
-                )
-                for wanted in (False, True)
-            ]
-            self._sums = held, sums[0], sums[1]
-        return sums[segments]
+        if self._sums[0] is not held:
+            # Those of all requests first: where not all can be shown, they are.
+            ordered = sorted(held, key=lambda series: order_of(series.segment))
+            self._sums = held, tuple(_sum(held[series]) for series in ordered)
+        return self._sums[1]
 
 
 def _sum(windows: tuple[Window, ...]) -> Window:

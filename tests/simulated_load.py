@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
-from specwatch.engines.acceptance import Acceptance, Record
 from specwatch.errors import ScrapeError, ScrapeReason
 from specwatch.lab.loadtest import server as load_server
 from specwatch.lab.loadtest.calibration import Meter
@@ -36,6 +35,7 @@ from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.lab.simulator.workload import SimulatedRequest, SimulatedTraffic
 from specwatch.scrape.exposition import PageReader
+from specwatch_tap.acceptance import Acceptance, Record
 
 K = 4
 COSTS = SimulatedCosts().scaled(0.2)

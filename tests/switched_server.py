@@ -14,13 +14,13 @@ from typing import Self
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from specwatch.engines.switch import SwitchState
 from specwatch.runtime.http_server import HttpServer
-from specwatch.tap import Tap, switch
-from specwatch.tap.exchange import Receive, Send
-from specwatch.tap.server_facts import Scope
-from specwatch.tap.settings import Settings
-from specwatch.tap.switch import Switch
+from specwatch_tap import Tap, switch
+from specwatch_tap.exchange import Receive, Send
+from specwatch_tap.orders import SwitchState
+from specwatch_tap.server_facts import Scope
+from specwatch_tap.settings import Settings
+from specwatch_tap.switch import Switch
 from tests.pages import counter, page
 
 LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))

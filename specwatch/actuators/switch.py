@@ -13,8 +13,11 @@ from specwatch import __version__
 from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.config.sections import present_secret
 from specwatch.config.target import Target
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch.errors import ActuatorError
+from specwatch.runtime.posting import masked, new_session, root, secrets_in, unreached
+from specwatch.runtime.tls import tls_context
+from specwatch_tap import switch_files
+from specwatch_tap.orders import (
     LARGEST,
     LOCK_FILE,
     ORDER_FILE,
@@ -27,9 +30,6 @@ from specwatch.engines.switch import (
     encode,
     objection,
 )
-from specwatch.errors import ActuatorError
-from specwatch.runtime.posting import masked, new_session, root, secrets_in, unreached
-from specwatch.runtime.tls import tls_context
 
 _ANSWER_SECONDS = 5.0
 """A server looks ten times a second; one that is stopped, or starts, does not."""

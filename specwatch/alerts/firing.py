@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from specwatch.alerts.alert import Alert, Links, runbook_address
 from specwatch.config.rules import DEFAULT_RULES
-from specwatch.domain.model import ALL_TEMPERATURES
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import ALL
 from specwatch.domain.units import format_duration, parse_duration
 from specwatch.errors import NO_ANSWER
 from specwatch.guard.groups import QUEUED
@@ -20,7 +19,7 @@ from specwatch.rules.verdicts import Finding
 from specwatch.status import TargetStatus
 from specwatch.wording import figures, speculation
 from specwatch.wording.rules import amount, metric_words
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import where
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 RULE, SLO_BURN, SERVER_DOWN, SWITCHED_OFF, BLOCKED, FAILED = (
@@ -111,7 +110,7 @@ def _of_findings(target: TargetStatus, now: float) -> Iterator[Alert]:
     breaches = target.breaches
     for finding in breaches:
         if not any(_implies(other, finding) for other in breaches):
-            scope = (finding.rule.name, finding.model_name, finding.temperature)
+            scope = (finding.rule.name, finding.model_name, finding.segment)
             yield _of_finding(target, finding, target.decision.causes.get(scope), now)
 
 
@@ -119,7 +118,7 @@ def _implies(cause: Finding, finding: Finding) -> bool:
     return (
         finding.rule.name in IMPLIED.get(cause.rule.name, ())
         and finding.model_name == cause.model_name
-        and cause.temperature in (ALL_TEMPERATURES, finding.temperature)
+        and cause.segment in (ALL, finding.segment)
     )
 
 
@@ -133,14 +132,9 @@ def _of_finding(
         "severity": rule.severity,
         "target": target.name,
         "model_name": finding.model_name,
+        "dimension": finding.segment.dimension,
+        "value": finding.segment.value,
     }
-    where = ""
-    if kind_of(finding.temperature):
-        labels["segment"] = finding.temperature
-        where = f" for {segment_words(finding.temperature)}"
-    elif finding.temperature != ALL_TEMPERATURES:
-        labels["temperature"] = finding.temperature
-        where = f" at temperature {shown(finding.temperature)}"
     lasting = figures.span(now - finding.since)
     headline = f"{rule.name} in breach"
     numbers = "this minute has no numbers"
@@ -162,8 +156,8 @@ def _of_finding(
         labels,
         {
             "summary": f"{target.name}: {headline} for {lasting}",
-            "description": f"{summary}. {shown(finding.model_name)}{where}: {numbers}."
-            f"{_likely(cause)}{remedy}",
+            "description": f"{summary}. {shown(finding.model_name)}{where(finding.segment)}:"
+            f" {numbers}.{_likely(cause)}{remedy}",
         },
         finding.since,
     )
@@ -253,7 +247,7 @@ wrong with a holdout."""
 def _cause_of(target: TargetStatus, incident: Incident | None) -> str:
     if incident is None:
         return ""
-    scope = (incident.what, incident.model_name, incident.temperature)
+    scope = (incident.what, incident.model_name, incident.segment)
     return _likely(target.decision.causes.get(scope))
 
 

@@ -95,9 +95,9 @@ def command(context: click.Context, /, **given: Any) -> None:
 def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
     from specwatch.cli import load_tables
     from specwatch.cli.progress import ProgressBar
-    from specwatch.domain.temperature import Buckets
     from specwatch.lab.loadtest import calibration, calibration_report, calibration_shape, engine
     from specwatch.lab.loadtest.calibration_run import CalibrationPlan, CalibrationRun
+    from specwatch_tap.temperature import Buckets
 
     prompts = load.prompts(given["prompts"])
     servers = [load.free_server(target, given, where) for where, target in sources.servers.items()]

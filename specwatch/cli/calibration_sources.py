@@ -13,9 +13,9 @@ from specwatch.cli import options
 from specwatch.cli.load import known_target, server_at
 from specwatch.config.target import Target
 from specwatch.domain.model import HOUR, MINUTE, Mode, Window
-from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, StoreError
 from specwatch.lab.loadtest.prompts import OUTPUT_TOKENS
+from specwatch_tap.temperature import DEFAULT_EDGES
 
 if TYPE_CHECKING:
     from specwatch.lab.loadtest.calibration_shape import Shape

@@ -30,8 +30,7 @@ from specwatch.discovery.target_groups import merged
 from specwatch.domain.baseline import choose
 from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
-from specwatch.domain.model import Environment, Series
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import TEMPERATURE, Environment, Series
 from specwatch.domain.units import format_duration, is_loopback
 from specwatch.engines.sample_names import ENGINE_TITLES
 from specwatch.errors import ActuatorError, ConfigError, SpecwatchError
@@ -368,14 +367,14 @@ def _proxy(target: Target, edges: Sequence[float]) -> str:
 
 def _tap(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
     """A sentence about a tap, and the buckets of its requests."""
-    counted = {series.temperature for series in tap if not kind_of(series.temperature)}
-    labels = sorted(counted - {""}, key=order_of)
+    counted = {series.segment for series in tap if series.segment.dimension == TEMPERATURE}
+    temperatures = sorted(counted, key=order_of)
     text = "tap found, no request counted yet"
-    if labels:
-        more = ", ..." if len(labels) > _MOST_BUCKETS else ""
-        named = ", ".join(shown(label) for label in labels[:_MOST_BUCKETS])
+    if temperatures:
+        more = ", ..." if len(temperatures) > _MOST_BUCKETS else ""
+        named = ", ".join(shown(one.value) for one in temperatures[:_MOST_BUCKETS])
         text = f"tap found, with temperatures {named}{more}"
-    others = other_buckets(labels, edges)
+    others = other_buckets(temperatures, edges)
     return text if others is None else f"{text}; {others}"
 
 

@@ -26,22 +26,22 @@ from specwatch.config.loading import Config
 from specwatch.config.target import Experiments
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain import acceptance, buckets, histogram, merge
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Histogram, Moment, Tally
+from specwatch.domain.model import ALL, MINUTE, Histogram, Moment, Segment, Tally
 from specwatch.domain.switchback import LAUNCH, STANDBY
 from specwatch.domain.switchback_results import ExperimentStatus
 from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.lab.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
-from specwatch.tap.settings import SWITCH_DIRECTORY
 from specwatch.wording import experiment as wording
 from specwatch.wording import figures
+from specwatch_tap import MIDDLEWARE
+from specwatch_tap.settings import SWITCH_DIRECTORY
 
 _CLIENTS = 6
 _K = 4
 _DOWNTIME = 1.5
 _TEMPERATURES = ((0.0, 0.4), (0.2, 0.2), (0.6, 0.2), (1.0, 0.2))
-_TAP = "specwatch.tap.Tap"
 _SETTLE = 3.0
 """Seconds at the start of a phase that do not count: answers begun before it end in them."""
 _BLOCK = 4.7
@@ -78,7 +78,7 @@ class _Observed:
 
     title: str
     mode: str = "-"
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[Segment, Tally] = field(default_factory=dict)
     """By temperature bucket; the total is ``all``."""
     coverage: float | None = None
     """Share of all drafts so far that the tap saw."""
@@ -89,12 +89,12 @@ class _Observed:
         return {
             "phase": self.title,
             "speculation": self.mode,
-            **_figures_of(self.tallies.get(ALL_TEMPERATURES, Tally())),
+            **_figures_of(self.tallies.get(ALL, Tally())),
             "coverage": self.coverage,
             "temperatures": [
-                {"temperature": bucket, **_figures_of(tally)}
+                {"temperature": bucket.value, **_figures_of(tally)}
                 for bucket, tally in ordered
-                if bucket != ALL_TEMPERATURES and tally.requests
+                if bucket != ALL and tally.requests
             ],
         }
 
@@ -135,7 +135,7 @@ class _Demo:
                 port=0,
                 speculation=SimulatedSpeculation(k=_K, schedule=((1, 64, _K),)),
                 record="summary",
-                middleware=(_TAP,),
+                middleware=(MIDDLEWARE,),
                 switch_directory=folder / "switch",
                 traffic=SimulatedTraffic(
                     concurrency=_CLIENTS, temperatures=_TEMPERATURES, output_tokens=80
@@ -147,7 +147,7 @@ class _Demo:
         self._engine_drafts = 0
         self._experiment: ExperimentStatus | None = None
         self._true_paces: list[tuple[float, float]] = []
-        self._minutes: dict[tuple[str, int], Tally] = {}
+        self._minutes: dict[tuple[Segment, int], Tally] = {}
         """Counts by temperature bucket and minute."""
 
     def run(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class _Demo:
         self._phases.append(observed)
         begun = time.monotonic()
         length = phase.seconds * self._scale
-        before: dict[str, Tally] | None = None
+        before: dict[Segment, Tally] | None = None
         while (left := begun + length - time.monotonic()) > 0:
             total, mode = self._cumulative(daemon)
             if before is None and length - left >= min(_SETTLE, length / 4):
@@ -268,7 +268,7 @@ class _Demo:
             windows = [
                 window
                 for window in reader.windows(since=0, until=self._now().wall + 60)
-                if window.series.temperature == ALL_TEMPERATURES
+                if window.series.segment == ALL
             ]
         stored = sum(window.tally.drafts or 0 for window in windows)
         rows = [phase.row() for phase in self._phases]
@@ -322,12 +322,12 @@ class _Demo:
             },
         }
 
-    def _cumulative(self, daemon: Daemon) -> tuple[dict[str, Tally], str]:
+    def _cumulative(self, daemon: Daemon) -> tuple[dict[Segment, Tally], str]:
         """All counts of the daemon by bucket, and the mode now."""
         target = daemon.status(current=True).targets[0]
         for window in target.current:
-            self._minutes[window.series.temperature, window.start] = window.tally
-        total: dict[str, Tally] = {}
+            self._minutes[window.series.segment, window.start] = window.tally
+        total: dict[Segment, Tally] = {}
         for (bucket, _), counted in self._minutes.items():
             total[bucket] = merge.merge_tallies(total.get(bucket, Tally()), counted)
         return total, next(map(str, target.models.values()), "-")
@@ -342,10 +342,10 @@ class _Demo:
         raise structlog.DropEvent
 
 
-def _coverage(total: dict[str, Tally]) -> float | None:
+def _coverage(total: dict[Segment, Tally]) -> float | None:
     """The share of the buckets in all drafts; a record comes at the end of its request."""
-    whole = total.get(ALL_TEMPERATURES, Tally()).drafts
-    parts = (tally.drafts or 0 for bucket, tally in total.items() if bucket != ALL_TEMPERATURES)
+    whole = total.get(ALL, Tally()).drafts
+    parts = (tally.drafts or 0 for bucket, tally in total.items() if bucket != ALL)
     return sum(parts) / whole if whole else None
 
 

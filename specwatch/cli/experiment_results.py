@@ -10,7 +10,7 @@ import msgspec
 
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.domain.sample import samples_of
 from specwatch.domain.standby import StandbyCost, standby_cost
 from specwatch.domain.switchback import (
@@ -136,7 +136,7 @@ def against_off(url: str, stored: Switchback, loads: Sequence[str], max_age: flo
             window
             for window in reader.windows(
                 since=now - max_age, until=now, target=stored.target,
-                temperature=ALL_TEMPERATURES, mode=Mode.STANDBY,
+                dimension=ALL.dimension, mode=Mode.STANDBY,
             )
             if state.environment.startswith(environment_of(window.environment))
         ]  # fmt: skip

@@ -8,8 +8,7 @@ from typing import Any
 
 from specwatch.cli.terminal import Columns, Lines, Terminal, paragraph, table
 from specwatch.config.guard import Guard
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import MINUTE, Segment
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardView
 from specwatch.rules.decision_view import ReadingView
@@ -18,7 +17,7 @@ from specwatch.store.guard_rows import Entry
 from specwatch.wording import figures, speculation
 from specwatch.wording.guard import notes, phase, sentence, standing, state_word, trial
 from specwatch.wording.rules import amount
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import where
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _STYLES = {
@@ -197,13 +196,9 @@ def _numbers(inputs: Mapping[str, Any]) -> Lines:
 
 
 def _finding_lines(finding: Mapping[str, Any]) -> Lines:
-    where = f"model {shown(finding['model_name'])}"
-    if kind_of(finding["temperature"]):
-        where += f", {segment_words(finding['temperature'])}"
-    elif finding["temperature"] != ALL_TEMPERATURES:
-        where += f", temperature {shown(finding['temperature'])}"
+    of = f"model {shown(finding['model_name'])}{where(Segment(**finding['segment']))}"
     summary = clean(finding.get("summary") or "")
-    yield from paragraph(f"    {where}{f': {summary}' if summary else ''}")
+    yield from paragraph(f"    {of}{f': {summary}' if summary else ''}")
     if finding.get("since") is not None:
         yield f"    in breach since {figures.moment(finding['since'])}", ""
     stored = map(speculation.stored_reading, finding["readings"])

@@ -19,7 +19,7 @@ from specwatch.config.rules import Rule, Rules
 from specwatch.config.sections import Baselines
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, load_bin_label
+from specwatch.domain.model import HOUR, MINUTE, Objective, load_bin_label
 from specwatch.errors import SpecwatchError
 from specwatch.rules.attribution import Attribution
 from specwatch.rules.decision_view import finding_view
@@ -28,6 +28,7 @@ from specwatch.rules.replay import WARM_UP, Firing, Replay, RuleHistory, by_minu
 from specwatch.store.readers import Reader
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
+from specwatch.wording.segments import segment_words, where
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
@@ -190,15 +191,11 @@ def replayed(
         for rule in rules
     ]
     early = since - max([float(WARM_UP), *confirming])
-    run.load(
-        reader.windows(
-            since=early - WARM_UP, until=early, length=HOUR, target=target, segments=True
-        )
-    )
+    run.load(reader.windows(since=early - WARM_UP, until=early, length=HOUR, target=target))
     starts: list[int] = []
     bar = ProgressBar()
     with bar.over(until - since):
-        stored = reader.windows(since=early, until=until, target=target, segments=True)
+        stored = reader.windows(since=early, until=until, target=target)
         for minute in by_minute(stored):
             run.take(minute)
             start = minute[0].start
@@ -247,7 +244,7 @@ def _as_json(replay: ReplayedTarget, now: float) -> dict[str, Any]:
                 "severity": history.rule.severity,
                 "action": history.rule.action,
                 "model_name": history.model_name,
-                "temperature": history.temperature,
+                "segment": history.segment,
                 "judged_minutes": history.judged,
                 "no_data_share": _no_data_share(history),
                 "breach_seconds": sum(map(seconds, history.firings)),
@@ -281,7 +278,7 @@ def _replay_lines(replay: ReplayedTarget, now: float) -> Lines:
         yield from paragraph("  before that only hours are stored, which are not judged")
     columns: Columns[RuleHistory] = {
         "rule": lambda history: shown(history.rule.name, 34),
-        "temp": lambda history: shown(history.temperature, 32),
+        "segment": lambda history: segment_words(history.segment)[:32],
         "fired": lambda history: figures.number(len(history.firings)),
         "in breach": lambda history: (
             figures.span(sum(firing.seconds(since, until) for firing in history.firings))
@@ -318,8 +315,7 @@ def _baseline_lines(baseline: Baseline, now: float) -> Lines:
 def _firing_lines(history: RuleHistory, firing: Firing, since: float, until: float) -> Lines:
     yield "", ""
     rule = history.rule
-    where = "" if history.temperature == ALL_TEMPERATURES else f", {shown(history.temperature)}"
-    yield f"{rule.name}{where} ({rule.severity}, {rule.action})", "bold"
+    yield f"{rule.name}{where(history.segment)} ({rule.severity}, {rule.action})", "bold"
     lasted = figures.span(firing.seconds(since, until))
     began = "before" if firing.fired < since else figures.moment(firing.fired)
     if firing.cleared is None:

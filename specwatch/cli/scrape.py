@@ -155,8 +155,8 @@ def _lines(model: ScrapedModel, bar: str) -> Lines:
         yield from tables.coverage_lines(model.tap)
         if model.tap.failures:
             yield f"tap failed: {figures.number(model.tap.failures)}", "red"
-        yield from tables.bucket_lines(
-            tables.BucketRow(bucket, bucket.share) for bucket in model.temperatures
+        yield from tables.segment_lines(
+            tables.SegmentRow(segment, segment.share) for segment in model.segments
         )
 
 

@@ -23,7 +23,7 @@ def command(arguments: tuple[str, ...]) -> None:
     It serves /metrics, /health, /version, /v1/models, /v1/completions and /v1/chat/completions.
     Any flag of `vllm serve` is accepted; one without effect is reported and ignored. Draft tokens
     follow `num_speculative_tokens_per_batch_size` in `--speculative-config`, and orders in
-    `$SPECWATCH_SWITCH_DIRECTORY` with `--scheduler-cls specwatch.tap.scheduler.Scheduler`.
+    `$SPECWATCH_SWITCH_DIRECTORY` with `--scheduler-cls specwatch_tap.Scheduler`.
     Additional flags:
 
     \b

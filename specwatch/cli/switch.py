@@ -14,7 +14,6 @@ from specwatch.cli import options
 from specwatch.cli.terminal import Terminal
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
-from specwatch.engines.switch import LONGEST_LEASE, Schedule, SwitchState, check_schedule
 from specwatch.errors import ConfigError, ScrapeError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.exposition import PageReader
@@ -22,6 +21,7 @@ from specwatch.scrape.page_client import BlockingPageClient
 from specwatch.scrape.switch import DraftCounts
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
+from specwatch_tap.orders import LONGEST_LEASE, Schedule, SwitchState, check_schedule
 
 _SETTLES = 0.5
 """Seconds after an order until all steps under way have ended."""

@@ -1,36 +1,36 @@
-"""Targets and temperature buckets as lines."""
+"""Targets and segments as lines."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
 from specwatch.cli.terminal import Columns, Lines, paragraph, table
 from specwatch.domain import buckets
-from specwatch.domain.model import ALL_TEMPERATURES, Mode
+from specwatch.domain.model import ALL, TEMPERATURE, Mode
 from specwatch.domain.tap_keys import METHODS
-from specwatch.rules.decision_view import BucketSpeedupView, FindingView
-from specwatch.rules.segment_view import SegmentView
-from specwatch.rules.summary import BucketView, CoverageView, WindowView
+from specwatch.rules.decision_view import FindingView, SegmentSpeedupView
+from specwatch.rules.summary import CoverageView, LatencyView, ScrapedSegment, WindowView
 from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.web.daemon_view import TapView, TargetView
 from specwatch.wording import figures, speculation
-from specwatch.wording.segments import kind_title
+from specwatch.wording.segments import kind_title, segment_words
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
-class BucketRow(NamedTuple):
-    """A temperature bucket with its share of the drafts, and its measured speedup."""
+class SegmentRow(NamedTuple):
+    """A segment with its share of the drafts of the dimension, and its measured speedup."""
 
-    bucket: WindowView | BucketView
+    counted: WindowView | ScrapedSegment
     share: float | None
-    speedup: BucketSpeedupView | None = None
+    speedup: SegmentSpeedupView | None = None
 
 
-_RECENT: Columns[WindowView | BucketView] = {
-    "temp": lambda window: shown(window.temperature, 9),
+_RECENT: Columns[WindowView] = {
+    "segment": lambda window: segment_words(window.segment)[:9],
     "acceptance": lambda window: figures.percent(window.acceptance_rate),
     "tok/step": lambda window: figures.number(window.mean_acceptance_length, 2),
     "requests": lambda window: figures.number(sum(window.requests.values())),
@@ -39,25 +39,16 @@ _RECENT: Columns[WindowView | BucketView] = {
     "TPOT p50": lambda window: figures.quantile(window.tpot, "p50"),
     "TPOT p99": lambda window: figures.quantile(window.tpot, "p99"),
 }
-_BUCKETS: Columns[BucketRow] = {
-    "temp": lambda row: shown(row.bucket.temperature, 9),
+_SEGMENTS: Columns[SegmentRow] = {
     "share": lambda row: figures.UNKNOWN if row.share is None else f"{row.share:.0%}",
-    "drafts": lambda row: figures.compact(row.bucket.drafts),
-    "accept": lambda row: figures.percent(row.bucket.acceptance_rate),
-    "length": lambda row: figures.number(row.bucket.mean_acceptance_length, 2),
-    "P10/50/90": lambda row: figures.percents(row.bucket.request_acceptance),
-    "TTFT": lambda row: figures.quantile(row.bucket.ttft, "p50"),
-    "TTFT p99": lambda row: figures.quantile(row.bucket.ttft, "p99"),
-    "TPOT": lambda row: figures.quantile(row.bucket.tpot, "p50"),
-    "TPOT p99": lambda row: figures.quantile(row.bucket.tpot, "p99"),
-}
-_SEGMENTS: Columns[SegmentView] = {
-    "tokens": lambda row: figures.UNKNOWN if row.token_share is None else f"{row.token_share:.0%}",
-    "requests": lambda row: figures.number(row.requests),
-    "acceptance": lambda row: figures.percent(row.acceptance_rate),
-    "tok/step": lambda row: figures.number(row.mean_acceptance_length, 2),
-    "mean TPOT": lambda row: figures.seconds(row.mean_tpot),
-    "faster": lambda row: f"{row.speedup.value:.2f}x" if row.speedup else figures.UNKNOWN,
+    "drafts": lambda row: figures.compact(row.counted.drafts),
+    "accept": lambda row: figures.percent(row.counted.acceptance_rate),
+    "length": lambda row: figures.number(row.counted.mean_acceptance_length, 2),
+    "P10/50/90": lambda row: figures.percents(row.counted.request_acceptance),
+    "TTFT": lambda row: figures.quantile(row.counted.ttft, "p50"),
+    "TTFT p99": lambda row: figures.quantile(row.counted.ttft, "p99"),
+    "TPOT": lambda row: _middle(row.counted.tpot),
+    "TPOT p99": lambda row: figures.quantile(row.counted.tpot, "p99"),
 }
 _LEAST_DERIVED = 0.005
 _MOST_PENDING = 5
@@ -83,7 +74,7 @@ def recent_lines(target: TargetView, now: float) -> Lines:
     for model, group in groupby(recent, key=lambda window: window.model_name):
         shown_models.add(model)
         windows = list(group)
-        totals = [window for window in windows if window.temperature == ALL_TEMPERATURES]
+        totals = [window for window in windows if window.segment == ALL]
         window = (totals or windows)[0]
         yield shown(model), "bold"
         parts = [
@@ -96,13 +87,6 @@ def recent_lines(target: TargetView, now: float) -> Lines:
         yield from _decision_lines(model, target, totals[0] if totals else None, now)
         yield from table(_RECENT, totals or windows)
         yield from _tap_lines(model, target, [one for one in windows if one not in totals])
-        segments = [one for one in target.segments if one.model_name == model]
-        for kind, rows in groupby(segments, key=lambda one: one.segment):
-            yield from table(
-                {kind_title(kind)[:24]: lambda row: shown(row.value, 24), **_SEGMENTS},
-                list(rows),
-                style=lambda row: "red" if row.speedup and row.speedup.below(1) else "",
-            )
     judged = {finding.model_name for finding in target.decision.findings}
     for model in sorted({*target.models, *judged} - shown_models):
         yield shown(model), "bold"
@@ -150,7 +134,7 @@ def _decision_lines(model: str, target: TargetView, window: WindowView | None, n
 
 
 def _tap_lines(model: str, target: TargetView, windows: list[WindowView]) -> Lines:
-    """What is known by temperature, and how well."""
+    """What is known by segment, and how well."""
     tap = target.tap
     seen = tap.models.get(model)
     if seen is not None:
@@ -158,16 +142,18 @@ def _tap_lines(model: str, target: TargetView, windows: list[WindowView]) -> Lin
     elif not tap.source and target.models.get(model) != "off":
         yield "tap: none: temperatures unknown (specwatch tap flags, or tap proxy, adds one)", ""
     yield from trouble_lines(tap, model)
-    drafts = sum(window.drafts or 0 for window in windows)
     judged = target.decision.models.get(model)
-    speedups = {bucket.temperature: bucket for bucket in judged.buckets} if judged else {}
-    yield from bucket_lines(
-        BucketRow(
+    speedups = {one.segment: one for one in judged.segments} if judged else {}
+    drafts: Counter[str] = Counter()
+    for window in windows:
+        drafts[window.segment.dimension] += window.drafts or 0
+    yield from segment_lines(
+        SegmentRow(
             window,
-            (window.drafts or 0) / drafts if drafts else None,
-            speedups.get(window.temperature),
+            (window.drafts or 0) / whole if (whole := drafts[window.segment.dimension]) else None,
+            speedups.get(window.segment),
         )
-        for window in sorted(windows, key=lambda window: buckets.order_of(window.temperature))
+        for window in windows
     )
 
 
@@ -192,23 +178,34 @@ def coverage_lines(seen: CoverageView) -> Lines:
         yield from paragraph(text)
 
 
-def bucket_lines(rows: Iterable[BucketRow]) -> Lines:
-    """Yield a table of temperature buckets.
+def segment_lines(rows: Iterable[SegmentRow]) -> Lines:
+    """Yield a table of the segments of each dimension.
 
-    ``P10/50/90`` are quantiles of single requests' acceptance in percent; TTFT and TPOT are P50.
-    A measured speedup replaces the mean acceptance length, and buckets that lose are red.
+    ``P10/50/90`` are quantiles of single requests' acceptance in percent; TTFT and TPOT are P50,
+    or the mean where only that is known. A measured speedup replaces the mean acceptance length,
+    and segments that lose are red.
     """
 
-    def faster(row: BucketRow) -> str:
-        interval = row.speedup and row.speedup.speedup
-        return f"{interval.value:.2f}x" if interval else figures.UNKNOWN
+    def faster(row: SegmentRow) -> str:
+        return f"{row.speedup.speedup.value:.2f}x" if row.speedup else figures.UNKNOWN
 
-    rows, columns = list(rows), _BUCKETS
-    if any(row.speedup and row.speedup.speedup for row in rows):
-        columns = {
-            "faster" if name == "length" else name: faster if name == "length" else column
-            for name, column in _BUCKETS.items()
-        }
-    yield from table(
-        columns, rows, style=lambda row: "red" if row.speedup and row.speedup.loses else ""
-    )
+    ordered = sorted(rows, key=lambda row: buckets.order_of(row.counted.segment))
+    for dimension, group in groupby(ordered, key=lambda row: row.counted.segment.dimension):
+        of_dimension, columns = list(group), _SEGMENTS
+        title = "temp" if dimension == TEMPERATURE else kind_title(dimension)[:24]
+        if any(row.speedup for row in of_dimension):
+            columns = {
+                "faster" if name == "length" else name: faster if name == "length" else column
+                for name, column in _SEGMENTS.items()
+            }
+        yield from table(
+            {title: lambda row: shown(row.counted.segment.value, 24), **columns},
+            of_dimension,
+            style=lambda row: "red" if row.speedup and row.speedup.loses else "",
+        )
+
+
+def _middle(latency: LatencyView | None) -> str:
+    """P50; the mean where only that is known."""
+    median = figures.quantile(latency, "p50")
+    return figures.mean(latency) if median == figures.UNKNOWN else median

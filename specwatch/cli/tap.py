@@ -18,24 +18,26 @@ from urllib.request import url2pathname
 
 import click
 
+import specwatch_tap
 from specwatch.cli import commands, options
 from specwatch.cli.output import for_a_shell, for_json
 from specwatch.cli.terminal import Terminal
-from specwatch.domain.segments import checked_kinds
-from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.domain.units import ListenAddress, parse_engine_url, parse_listen, parse_size
+from specwatch.engines.sample_names import METRICS_PATHS
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
 from specwatch.generate import tap as tap_flags
 from specwatch.generate.tap import TapAdvice, Version
 from specwatch.runtime.text_file import read_text
 from specwatch.scrape import engine_info
 from specwatch.scrape.page_client import BlockingPageClient
-from specwatch.tap import settings
 from specwatch.vllm_cli import read_command
 from specwatch.wording.text import clean_lines, shown
+from specwatch_tap import settings
+from specwatch_tap.segment_kinds import checked_kinds
+from specwatch_tap.temperature import DEFAULT_EDGES, checked_edges
 
 if TYPE_CHECKING:
-    from specwatch.tap.proxy import ProxyApplication  # its package is not always installed
+    from specwatch_tap.proxy import ProxyApplication  # its package is not always installed
 
 _TIMEOUT = 5.0
 _SWITCH_DIRECTORY = "/run/vllm-switch"
@@ -185,23 +187,25 @@ def _paragraph(text: str, title: str = "") -> None:
 
 
 def _install() -> str:
-    """The command that installs this specwatch into another environment, from the same source."""
-    checkout = Path(__file__).parents[2]
+    """The command that installs this tap into another environment, from the same source."""
+    checkout = Path(specwatch_tap.__file__).parents[1]
     if (checkout / "pyproject.toml").is_file():
-        return f"pip install --no-deps {shlex.quote(str(checkout))}"
+        return f"pip install {shlex.quote(str(checkout))}"
     try:
         # pip writes it for packages that are not from an index (PEP 610).
-        origin = json.loads(distribution("specwatch").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("specwatch-tap").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         origin = {}
     if "vcs_info" in origin:
         control = origin["vcs_info"]
         source = f"{control['vcs']}+{origin['url']}@{control['commit_id']}"
-        return f"pip install --no-deps {shlex.quote(source)}"
-    folder = url2pathname(urlsplit(origin.get("url", "")).path)
-    if folder and Path(folder).exists():
-        return f"pip install --no-deps {shlex.quote(folder)}"
-    return "pip install --no-deps .   # in a checkout of specwatch"
+        if folder := origin.get("subdirectory"):
+            source += f"#subdirectory={folder}"
+        return f"pip install {shlex.quote(source)}"
+    place = url2pathname(urlsplit(origin.get("url", "")).path)
+    if place and Path(place).exists():
+        return f"pip install {shlex.quote(place)}"
+    return f"pip install specwatch-tap=={specwatch_tap.__version__}"
 
 
 def _version(version: str | None, target: str | None) -> Version | None:
@@ -322,7 +326,7 @@ def proxy(
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
     from specwatch.runtime import logs
-    from specwatch.tap.proxy import ProxyApplication
+    from specwatch_tap.proxy import ProxyApplication
 
     try:
         url, address = parse_engine_url(upstream), parse_listen(listen)
@@ -338,6 +342,7 @@ def proxy(
         url,
         registry,
         settings=settings.Settings(temperature_buckets, remove_metrics, segments=segments),
+        metrics_paths=METRICS_PATHS,
         default_temperature=default_temperature,
         connect_timeout=connect_timeout,
         largest_request=largest_request,

@@ -49,9 +49,9 @@ from specwatch.config.sections import (
 from specwatch.config.service import KubernetesService, SupervisedService, SystemdService
 from specwatch.config.target import Target
 from specwatch.config.yaml_file import Document, KeyPath, Problem, read
-from specwatch.domain.temperature import DEFAULT_EDGES, bucket_labels
 from specwatch.domain.units import ListenAddress, local_url, parse_server_url, quoted
 from specwatch.errors import ConfigError
+from specwatch_tap.temperature import DEFAULT_EDGES, bucket_labels
 
 __all__ = [
     "Config", "Database", "ListenAddress", "Target", "from_targets", "load", "parse",

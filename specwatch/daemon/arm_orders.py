@@ -11,9 +11,9 @@ import structlog
 
 from specwatch.config.target import Target
 from specwatch.domain.switchback import LAUNCH, TUNED
-from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.scrape.switch import SwitchSetting
+from specwatch_tap.orders import Schedule, SwitchState, schedule_number
 
 if TYPE_CHECKING:
     from specwatch.actuators.switch import SwitchClient

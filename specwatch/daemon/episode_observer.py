@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from specwatch.daemon.arm_orders import SET_BY_OTHERS, shows
-from specwatch.domain.model import Series
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import ALL, TEMPERATURE, Series
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
     MOST_GROUPS,
@@ -18,8 +17,8 @@ from specwatch.domain.switchback import (
     Grouping,
     SubInterval,
 )
-from specwatch.engines.switch import Schedule
 from specwatch.scrape.switch import SwitchSetting
+from specwatch_tap.orders import Schedule
 
 RESTARTED = "vLLM was restarted"
 _SETTLES = 3.0
@@ -137,14 +136,14 @@ def group_totals(samples: Mapping[Series, float]) -> dict[str, tuple[float, floa
     seconds: dict[str, float] = {ALL_TRAFFIC: 0.0}
     tokens: dict[str, float] = {ALL_TRAFFIC: 0.0}
     for series, value in samples.items():
-        if series.temperature:
+        if series.segment != ALL:
             if series.quantity not in ("decode_seconds", "decode_tokens"):
                 continue
-            if kind_of(series.temperature):
+            if series.segment.dimension != TEMPERATURE:
                 continue
             sums = seconds if series.quantity == "decode_seconds" else tokens
             for group in (
-                Grouping.TEMPERATURE.group(series.temperature),
+                Grouping.TEMPERATURE.group(series.segment.value),
                 Grouping.PROMPT_LENGTH.group(series.key),
             ):
                 if group in sums or len(sums) < MOST_GROUPS:

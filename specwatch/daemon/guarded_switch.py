@@ -12,10 +12,10 @@ import structlog
 
 from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.domain.model import Mode
-from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.switch_phases import LEASE
+from specwatch_tap.orders import SwitchState
 
 if TYPE_CHECKING:
     from specwatch.actuators.switch import SwitchClient

@@ -8,7 +8,7 @@ import structlog
 
 from specwatch.domain.baseline import MOST_POINTS, Measurement
 from specwatch.domain.holdout import BEFORE, WARM_UP, Holdout, as_baseline, pace_of
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Window
+from specwatch.domain.model import ALL, MINUTE, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.simultaneous import Pace
 from specwatch.store.repository import Store
@@ -79,7 +79,7 @@ class HoldoutMinutes:
     def _read(self, target: str, since: float, until: float) -> _ByModel:
         windows: dict[str, list[Window]] = {}
         for window in self._store.windows(
-            target=target, since=since, until=until, length=MINUTE, temperature=ALL_TEMPERATURES
+            target=target, since=since, until=until, length=MINUTE, dimension=ALL.dimension
         ):
             windows.setdefault(window.series.model_name, []).append(window)
         return {name: samples_of(own) for name, own in windows.items()}

@@ -13,7 +13,7 @@ import structlog
 
 from specwatch.domain import breakeven
 from specwatch.domain.baseline import Measurement, Origin
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE
+from specwatch.domain.model import ALL, HOUR, MINUTE, Segment
 from specwatch.domain.sample import total
 from specwatch.domain.speedup import NO_BASELINE, NOT_READ
 from specwatch.rules.attribution import Attribution, ChangeCause
@@ -28,10 +28,10 @@ _log = structlog.get_logger("specwatch.daemon.rule_service")
 _EVENTS = {
     Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
 }  # fmt: skip
-_GONE = "no requests of that model or temperature for a day"
+_GONE = "no requests of that model or segment for a day"
 
-Scope = tuple[str, str, str]
-"""Name of a rule, a model and a temperature."""
+Scope = tuple[str, str, Segment]
+"""Name of a rule, a model, and a segment."""
 
 
 class VerdictChange(NamedTuple):
@@ -72,13 +72,13 @@ class JudgedTarget:
         hours = min(now - REFERENCE_SECONDS - 2 * HOUR, minutes)
         spans: list[dict[str, Any]] = [
             {"since": now - longest, "until": hours, "length": HOUR,
-             "temperature": ALL_TEMPERATURES},
+             "dimension": ALL.dimension},
             {"since": hours, "until": minutes, "length": HOUR},
             {"since": minutes, "until": now},
         ]  # fmt: skip
         for span in spans:
             if span["since"] < span["until"]:
-                read = list(store.windows(target=judge.target, segments=True, **span))
+                read = list(store.windows(target=judge.target, **span))
                 with self.lock:
                     judge.load(read)
         measured = max((measurement.at for measurement in judge.measurements), default=0.0)
@@ -86,7 +86,7 @@ class JudgedTarget:
             read = list(
                 store.windows(
                     target=judge.target, since=measured - HOUR, until=measured + 3 * HOUR,
-                    length=MINUTE, temperature=ALL_TEMPERATURES,
+                    length=MINUTE, dimension=ALL.dimension,
                 )
             )  # fmt: skip
             with self.lock:
@@ -139,7 +139,7 @@ class JudgedTarget:
         except msgspec.ValidationError:
             return  # of another version
         if stored is not None:
-            self.explain((breach.rule, breach.model_name, breach.temperature), stored)
+            self.explain((breach.rule, breach.model_name, breach.segment), stored)
 
     def open_breaches(self) -> dict[Scope, Finding]:
         """The findings that are in breach."""
@@ -165,7 +165,7 @@ class JudgedTarget:
             daemon=daemon,
             target=self.judge.target,
             model_name=finding.model_name,
-            temperature=finding.temperature,
+            segment=finding.segment,
             rule=rule.name,
             at=finding.since,
             verdict=str(finding.verdict),
@@ -176,7 +176,7 @@ class JudgedTarget:
 
     def ended(self, breach: Decision, now: float, why: str) -> VerdictChange:
         """The end of a breach that can no longer be judged."""
-        scope = (breach.rule, breach.model_name, breach.temperature)
+        scope = (breach.rule, breach.model_name, breach.segment)
         ended_at = self._later(scope, now, breach=False)
         inputs = {"missing": why}
         return VerdictChange(
@@ -196,7 +196,7 @@ class JudgedTarget:
 
 def scope_of(finding: Finding) -> Scope:
     """The scope of a finding."""
-    return finding.rule.name, finding.model_name, finding.temperature
+    return finding.rule.name, finding.model_name, finding.segment
 
 
 def log_change(finding: Finding) -> None:
@@ -208,7 +208,8 @@ def log_change(finding: Finding) -> None:
         rule=finding.rule.name,
         target=finding.target,
         model_name=finding.model_name,
-        temperature=finding.temperature,
+        dimension=finding.segment.dimension,
+        segment=finding.segment.value,
         metric=reading and reading[0].metric,
         value=reading and reading[1].value,
         threshold=reading and reading[0].threshold,

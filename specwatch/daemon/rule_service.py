@@ -277,7 +277,7 @@ class RuleService:
         """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
         judge = state.judge
         for breach in breaches:
-            scope = (breach.rule, breach.model_name, breach.temperature)
+            scope = (breach.rule, breach.model_name, breach.segment)
             known = {scope_of(finding): finding for finding in judge.findings()}.get(scope)
             state.changed_at[scope] = max(breach.at, state.changed_at.get(scope, breach.at))
             if known is None or known.verdict is Verdict.NO_DATA:

@@ -21,7 +21,6 @@ from specwatch.daemon.proxy_page import ProxyPage
 from specwatch.daemon.watched_tap import WatchedTap
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series
-from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info
@@ -32,6 +31,7 @@ from specwatch.scrape.page_layout import Glance
 from specwatch.scrape.switch import FollowedSwitch, SwitchSetting
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
+from specwatch_tap.temperature import DEFAULT_EDGES
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
 Page = Callable[[Mapping[Series, float], SwitchSetting | None, float | None], None]
@@ -190,7 +190,6 @@ class Scraper:
             skipped=self._skipped,
             failures=dict(self._failures),
             recent=recent,
-            segments=self._recent.merged(segments=True),
             last_window=self._recent.end,
             current=opened,
             tap=tap,

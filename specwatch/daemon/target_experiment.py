@@ -28,13 +28,13 @@ from specwatch.domain.switchback import (
 from specwatch.domain.switchback_results import ExperimentStatus, observe, results
 from specwatch.domain.switchback_schedule import ArmInForce, next_step
 from specwatch.domain.tuning import advice, learned, tuned_schedule, untuned, with_tuned
-from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, ConfigError, StoreError
 from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import TargetStatus
 from specwatch.store.repository import Store
+from specwatch_tap.orders import SwitchState
 
 if TYPE_CHECKING:
     from specwatch.actuators.switch import SwitchClient

@@ -63,7 +63,7 @@ class Workloads:
         self._workload_of: Mapping[str, str] = {}
         """The workload of each pod that is watched here, by the names of both."""
         self._sums: dict[str, _Sums] = {}
-        self._shown: dict[tuple[str, str], _Shown] = {}
+        self._shown: dict[str, _Shown] = {}
         """What was shown last of each workload."""
         self._lock = threading.Lock()
 
@@ -144,15 +144,14 @@ class Workloads:
                     url="",
                     pods=tuple(pods),
                     engine_version=versions.pop() if len(versions) == 1 else None,
-                    recent=self._sum(name, [pod.recent for pod in known], "recent"),
-                    segments=self._sum(name, [pod.segments for pod in known], "segments"),
+                    recent=self._sum(name, [pod.recent for pod in known]),
                 )
 
-    def _sum(self, name: str, pods: Sequence[tuple[Window, ...]], what: str) -> tuple[Window, ...]:
+    def _sum(self, name: str, pods: Sequence[tuple[Window, ...]]) -> tuple[Window, ...]:
         """As :func:`_summed`, anew only when a pod has closed a minute."""
-        before = self._shown.get((name, what))
+        before = self._shown.get(name)
         if before is None or len(before[0]) != len(pods) or not all(map(is_, before[0], pods)):
-            before = self._shown[name, what] = (pods, _summed(name, pods))
+            before = self._shown[name] = (pods, _summed(name, pods))
         return before[1]
 
     def is_healthy(self, name: str) -> bool:

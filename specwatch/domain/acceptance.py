@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
-from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
+from specwatch.domain.model import ALL, UNKNOWN_TEMPERATURE, Segment, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, counted_in
 from specwatch.domain.shares import Share, binomial_variance, share_of
@@ -16,7 +16,7 @@ from specwatch.domain.speedup import LEAST_SHARE
 
 LEAST_DRAFTS = 100
 """Drafts that a temperature needs in both periods to be compared."""
-_NOT_COMPARED = {ALL_TEMPERATURES, UNKNOWN_TEMPERATURE}
+_NOT_COMPARED = {ALL, UNKNOWN_TEMPERATURE}
 _MOST_CUT = 0.01
 """Share of draft tokens that may be missing where drafts are of one length."""
 _MOST_ENDS = 0.15
@@ -93,7 +93,7 @@ class _Stratum(NamedTuple):
 
 
 def acceptance_change(
-    samples: Sequence[Sample], reference: Mapping[str, Tally]
+    samples: Sequence[Sample], reference: Mapping[Segment, Tally]
 ) -> AcceptanceChange | str:
     """The change, standardised to the present mix of temperatures; words why there is no result.
 
@@ -113,8 +113,8 @@ def acceptance_change(
         )
     else:
         note, few = "temperature mix unknown", "too few drafts, now or in the reference"
-        then = reference.get(ALL_TEMPERATURES, Tally())
-        strata, tokens_needed = [_stratum(samples, ALL_TEMPERATURES, then)], 0.0
+        then = reference.get(ALL, Tally())
+        strata, tokens_needed = [_stratum(samples, ALL, then)], 0.0
     compared = [stratum for stratum in strata if stratum is not None]
     tokens = sum(stratum.now.of for stratum in compared)
     if not compared or tokens < tokens_needed:
@@ -129,13 +129,13 @@ def acceptance_change(
     return AcceptanceChange(Interval(value, value - away, value + away, minutes), note)
 
 
-def _stratum(samples: Sequence[Sample], label: str, then: Tally) -> _Stratum | None:
+def _stratum(samples: Sequence[Sample], segment: Segment, then: Tally) -> _Stratum | None:
     """None where one of the periods has too few drafts.
 
     Of the reference there is but a sum: its variance is taken to be as many times the binomial one
     as now.
     """
-    minutes = [counted_in(sample, label) for sample in samples]
+    minutes = [counted_in(sample, segment) for sample in samples]
     now = share_of([(e.accepted_tokens or 0, e.draft_tokens or 0) for e in minutes])
     before, drafts = acceptance_rate(then), sum(e.drafts or 0 for e in minutes)
     if now is None or before is None or min(drafts, then.drafts or 0) < LEAST_DRAFTS:

@@ -16,7 +16,7 @@ temperature bucket.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
@@ -27,15 +27,14 @@ from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Baselines, Memory, Minute
 from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import Objective, Tally
+from specwatch.domain.model import Objective, Segment, Tally
 from specwatch.domain.quantile import NORMAL
 from specwatch.domain.sample import Sample
-from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import binomial_variance
 from specwatch.domain.speedup import TOO_FEW, Comparison
 
 _LEAST_DRAFTS = 20
-"""Fewest drafts of a temperature or a segment whose speedup is measured: fewer give no interval."""
+"""Fewest drafts of a segment whose speedup is measured: fewer give no interval."""
 DRAFT_COST_RATIO = 0.1
 """Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
 
@@ -61,8 +60,8 @@ class BinBreakEven:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketSpeedup:
-    """The speedup of one temperature bucket, or segment. ``share`` is its share of the drafts."""
+class SegmentSpeedup:
+    """The speedup of one segment. ``share`` is its share of the drafts of the dimension."""
 
     speedup: Interval
     share: float
@@ -114,8 +113,7 @@ class Assessment:
     """What ``speedup`` is of: time per token if other times are not known."""
     per_token: Interval | None = None
     bins: tuple[BinBreakEven, ...] = ()
-    buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
-    segments: Mapping[str, BucketSpeedup] = field(default_factory=dict)
+    segments: Mapping[Segment, SegmentSpeedup] = field(default_factory=dict)
     best_k: BestK | None = None
     best_k_unknown: BestKUnknown | None = None
     """Why there is a speedup and no ``best_k``."""
@@ -194,8 +192,11 @@ def assess(
         objective=whole.objective,
         per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
-        buckets=_buckets(stepping, compared, lambda sample: sample.buckets),
-        segments=_buckets(stepping, compared, lambda sample: sample.segments),
+        segments={
+            segment: speedup
+            for dimension in dict.fromkeys(name for e in stepping for name in e.sample.segments)
+            for segment, speedup in _segments(stepping, compared, dimension)
+        },
         best_k=best_k,
         best_k_unknown=best_k_unknown,
         seconds=sum(timed.under for timed in whole.times(whole.objective)),
@@ -248,30 +249,30 @@ def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakE
         )
 
 
-def _buckets(
-    minutes: Sequence[Minute],
-    compared: Comparison,
-    of: Callable[[Sample], Mapping[str, Tally]],
-) -> dict[str, BucketSpeedup]:
-    drafts: dict[str, int] = {}
-    for minute in minutes:
-        for label, counted in of(minute.sample).items():
-            if counted.drafts:
-                drafts[label] = drafts.get(label, 0) + counted.drafts
-    if not drafts:
-        return {}
+def _segments(
+    minutes: Sequence[Minute], compared: Comparison, dimension: str
+) -> Iterable[tuple[Segment, SegmentSpeedup]]:
     rows = [
-        (m, of(m.sample), m.drafting, m.kept * compared.rate(m), m.step_seconds) for m in minutes
-    ]
-    buckets = {}
-    for label, count in drafts.items():
+        (
+            m, m.sample.segments.get(dimension, {}), m.drafting, m.kept * compared.rate(m),
+            m.step_seconds,
+        )
+        for m in minutes
+    ]  # fmt: skip
+    drafts: dict[Segment, int] = {}
+    for _, tallies, *_ in rows:
+        for segment, counted in tallies.items():
+            if counted.drafts:
+                drafts[segment] = drafts.get(segment, 0) + counted.drafts
+    whole = sum(drafts.values())
+    for segment, count in drafts.items():
         if count < _LEAST_DRAFTS:
             continue
         # Its drafts, and its part of the steps that did not draft.
         part = [
             (minute, bucket, bucket.drafts / drafting, yielded, step)
             for minute, tallies, drafting, yielded, step in rows
-            if (bucket := tallies.get(label)) and bucket.drafts and drafting
+            if (bucket := tallies.get(segment)) and bucket.drafts and drafting
         ]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
@@ -288,9 +289,7 @@ def _buckets(
         least = NORMAL * drafted * math.sqrt(binomial_variance(accepted, drafted))
         half = max(speedup.up, least / (count + accepted))
         speedup = Interval.around(speedup.value, half, speedup.samples, speedup.confidence)
-        whole = sum(n for other, n in drafts.items() if kind_of(other) == kind_of(label))
-        buckets[label] = BucketSpeedup(speedup, count / whole, rate)
-    return buckets
+        yield segment, SegmentSpeedup(speedup, count / whole, rate)
 
 
 def _best_k(

@@ -1,4 +1,4 @@
-"""A tap's counts by model and temperature bucket or segment, and windows made of them."""
+"""A tap's counts by model and segment, and windows made of them."""
 
 from __future__ import annotations
 
@@ -9,67 +9,52 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from specwatch.domain import merge, segments
-from specwatch.domain.model import (
-    ALL_TEMPERATURES,
-    UNKNOWN_TEMPERATURE,
-    Series,
-    Source,
-    Tally,
-    Window,
-)
-
-MOST_TEMPERATURES = 32
-"""Temperature buckets of one model, at most: more than a tap can be configured to have."""
+from specwatch.domain import merge
+from specwatch.domain.model import ALL, TEMPERATURE, Segment, Series, Source, Tally, Window
+from specwatch_tap.segment_kinds import NONE, OTHER, UNKNOWN
 
 MOST_VALUES = 32
-"""Segments of one kind of one model, at most: what is beyond counts as ``other``."""
-_MOST_KINDS = 4
+"""Segments of one dimension of one model, at most, more than a tap can be configured to have
+temperature buckets: what is beyond counts as ``other``."""
+_MOST_DIMENSIONS = 5
+_LAST = (NONE, OTHER, UNKNOWN)
 
-_LABEL = re.compile(r"(>)?([0-9.e+-]+)|[(\[]([0-9.e+-]+),([0-9.e+-]+)\]")
+_NUMBER = re.compile(r"(>?)(?:[(\[][^,]*,)?([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
 _MOST_NAMED = 3
 
 
 class Bucket(NamedTuple):
-    """A temperature bucket, or a segment, of a model, as the tap names it."""
+    """A segment of a model, as the tap names it."""
 
     model_name: str
-    temperature: str
+    segment: Segment
 
 
 def by_bucket(
     samples: Mapping[Series, float], problems: list[str]
 ) -> dict[Bucket, dict[Series, float]]:
-    """A tap's samples by model and temperature or segment; samples with neither are left out.
+    """A tap's samples by model and segment; samples of all requests are left out.
 
-    ``problems`` gets a sentence about models with too many temperatures or kinds of segments, or
-    an invalid temperature.
+    ``problems`` gets a sentence about models with too many dimensions.
     """
     buckets: dict[Bucket, dict[Series, float]] = {}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     refused: set[str] = set()
     for series, value in samples.items():
-        if not series.temperature:
+        if series.segment == ALL:
             continue
-        bucket = Bucket(series.model_name, series.temperature)
+        bucket = Bucket(series.model_name, series.segment)
         if bucket not in buckets:
-            kind, by_kind = segments.kind_of(bucket.temperature), counts[bucket.model_name]
-            if kind and by_kind[kind] >= MOST_VALUES:
-                bucket = bucket._replace(temperature=segments.label_of(kind, segments.OTHER))
-            elif (
-                by_kind[kind] == MOST_TEMPERATURES
-                or bucket.temperature == ALL_TEMPERATURES
-                or (kind and kind not in by_kind and len(by_kind) > _MOST_KINDS)
-            ):
+            dimension, values = bucket.segment.dimension, counts[bucket.model_name]
+            if values[dimension] >= MOST_VALUES:
+                bucket = bucket._replace(segment=Segment(dimension, OTHER))
+            elif dimension not in values and len(values) == _MOST_DIMENSIONS:
                 refused.add(bucket.model_name)
                 continue
-            by_kind[kind] += 1
+            values[dimension] += 1
         buckets.setdefault(bucket, {})[series] = value
     for model in sorted(refused)[:_MOST_NAMED]:
-        problems.append(
-            f"the tap's temperatures of {model[:60]!r} beyond {MOST_TEMPERATURES}, or called"
-            f" {ALL_TEMPERATURES!r}, or more than {_MOST_KINDS} kinds of segments"
-        )
+        problems.append(f"the tap counts {model[:60]!r} by more than {_MOST_DIMENSIONS} dimensions")
     return buckets
 
 
@@ -87,36 +72,33 @@ def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
     return "" if name == unnamed and "" in models else None
 
 
-def order_of(temperature: str) -> tuple[int, float, str]:
-    """A sort key of temperature buckets: ascending, then labels of no bucket, then the unknown."""
-    if temperature == UNKNOWN_TEMPERATURE:
-        return 2, 0.0, ""
-    match = _LABEL.fullmatch(temperature)
-    try:
-        end = float(match[2] or match[4]) if match else None
-    except ValueError:
-        end = None
-    if match is None or end is None:
-        return 1, 0.0, temperature
-    return 0, end, match[1] or ""
+def order_of(segment: Segment) -> tuple[bool, bool, str, int, float, str, str]:
+    """A sort key of segments: all requests, temperatures, then the other dimensions; in each those
+    with numbers ascending, then words, then what has no value."""
+    dimension, value = segment.dimension, segment.value
+    place = segment != ALL, dimension != TEMPERATURE, dimension
+    found = _NUMBER.match(value)
+    if found is not None:
+        return *place, 0, float(found[2]), found[1], value
+    return *place, _LAST.index(value) + 2 if value in _LAST else 1, 0.0, "", value
 
 
 def by_model(
     tallies: Mapping[Bucket, Tally], known: Collection[str], unnamed: str, problems: list[str]
-) -> dict[str, dict[str, Tally]]:
-    """A tap's counts by the engine's name of the model, and temperature or segment.
+) -> dict[str, dict[Segment, Tally]]:
+    """A tap's counts by the engine's name of the model, and segment.
 
     ``problems`` gets a sentence about models that the engine does not have.
     """
-    models: dict[str, dict[str, Tally]] = {}
+    models: dict[str, dict[Segment, Tally]] = {}
     strangers: set[str] = set()
-    for (name, temperature), part in tallies.items():
+    for (name, segment), part in tallies.items():
         model = matching(name, known, unnamed)
         if model is None:
             strangers.add(name)
             continue
         parts = models.setdefault(model, {})
-        parts[temperature] = merge.merge_tallies(parts.get(temperature, Tally()), part)
+        parts[segment] = merge.merge_tallies(parts.get(segment, Tally()), part)
     if strangers:
         problems.append(unknown_models(strangers))
     return models
@@ -132,7 +114,7 @@ def windows_of(
     restarts: int,
     problems: list[str],
 ) -> list[Window]:
-    """Windows by temperature and segment from a tap's counts; ``of_all`` are of all, by model.
+    """Windows by segment from a tap's counts; ``of_all`` are of all, by model.
 
     Models for which ``doubts`` is true get no windows: their counts cannot be true. ``restarts``
     are those of the tap alone. ``problems`` gets a sentence about models that the engine does not
@@ -144,21 +126,21 @@ def windows_of(
             continue
         whole = of_all[model]
         if any(part.records.get("timings") for part in parts.values()):
-            parts = {label: _with_drafts(part, whole.tally) for label, part in parts.items()}
+            parts = {one: _with_drafts(part, whole.tally) for one, part in parts.items()}
         seen: Counter[str] = Counter()
-        for label, part in parts.items():
-            seen[segments.kind_of(label)] += part.drafts or 0
+        for one, part in parts.items():
+            seen[one.dimension] += part.drafts or 0
         windows += [
             replace(
                 whole,
-                series=replace(whole.series, temperature=temperature),
-                tally=parts[temperature],
+                series=replace(whole.series, segment=one),
+                tally=parts[one],
                 source=source,
                 server_drafts=whole.tally.drafts,
-                source_drafts=seen[segments.kind_of(temperature)],
+                source_drafts=seen[one.dimension],
                 restarts=whole.restarts + restarts,
             )
-            for temperature in sorted(parts, key=order_of)
+            for one in sorted(parts, key=order_of)
         ]
     return windows
 

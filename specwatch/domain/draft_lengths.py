@@ -9,16 +9,17 @@ from __future__ import annotations
 import enum
 
 from specwatch.domain.model import Environment
+from specwatch_tap import launch
 
 
 class DraftLengths(enum.StrEnum):
     """Why drafts vary in length. The values are part of stored fingerprints."""
 
-    SCHEDULE = "schedule"
+    SCHEDULE = launch.SCHEDULE
     ADAPTIVE_STEPS = "adaptive_steps"
-    ADAPTIVE_VERIFICATION = "adaptive_verification"
+    ADAPTIVE_VERIFICATION = launch.ADAPTIVE_VERIFICATION
     EARLY_END = "early_end"
-    MATCHES = "matches"
+    MATCHES = launch.MATCHES
     UNEXPLAINED = "unexplained"
     """They do, by the counts of drafts and draft tokens; what the server says does not tell why."""
 

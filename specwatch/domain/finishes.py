@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.domain.interval import CONFIDENCE, Interval
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Tally
+from specwatch.domain.model import ALL, HOUR, UNKNOWN_TEMPERATURE, Segment, Tally
 from specwatch.domain.noise import student
 from specwatch.domain.sample import Sample, counted_in, tally_of
 from specwatch.domain.shares import Share, share_of
@@ -30,9 +30,9 @@ class FinishedHour(NamedTuple):
 
     start: int
     without: bool
-    by_temperature: Mapping[str, Tally]
+    by_temperature: Mapping[Segment, Tally]
 
-    def of(self, temperature: str) -> Tally:
+    def of(self, temperature: Segment) -> Tally:
         """The requests of a temperature."""
         return self.by_temperature.get(temperature, Tally())
 
@@ -62,18 +62,18 @@ def finish_change(
     """
     off = [hour for hour in hours if hour.without]
     before = [hour for hour in hours if not hour.without]
-    present = tally_of(samples, ALL_TEMPERATURES)
+    present = tally_of(samples, ALL)
     prompt = _mean("prompt_tokens", [present])
-    prompt_off = _mean("prompt_tokens", [hour.of(ALL_TEMPERATURES) for hour in off])
+    prompt_off = _mean("prompt_tokens", [hour.of(ALL) for hour in off])
     if prompt and prompt_off and max(prompt / prompt_off, prompt_off / prompt) > MOST_UNLIKE:
         return (
             f"another traffic: its prompts have {prompt:.0f} tokens, those without speculation had"
             f" {prompt_off:.0f}"
         )
-    uncompared = {ALL_TEMPERATURES, UNKNOWN_TEMPERATURE}
+    uncompared = {ALL, UNKNOWN_TEMPERATURE}
     labels = {label for sample in samples for label in sample.buckets} - uncompared
     known = {label for hour in off for label in hour.by_temperature} - uncompared
-    chosen = sorted(labels & known) if labels and known else [ALL_TEMPERATURES]
+    chosen = sorted(labels & known) if labels and known else [ALL]
     strata = [_stratum(reason, label, samples, before, off) for label in chosen]
     compared = [stratum for stratum in strata if stratum is not None]
     requests = sum(stratum.now.of for stratum in compared)
@@ -107,7 +107,7 @@ def _mean(field: str, tallies: Sequence[Tally]) -> float | None:
 
 def _stratum(
     reason: str,
-    label: str,
+    label: Segment,
     samples: Sequence[Sample],
     before: Sequence[FinishedHour],
     off: Sequence[FinishedHour],

@@ -2,7 +2,7 @@
 
 Everything here is immutable, knows no clock and does no I/O. The words are those of the
 project's glossary: a *draft* is one speculation step of one request, a *window* is one minute (or,
-rolled up, one hour) of one target, model and temperature bucket.
+rolled up, one hour) of one target, model and segment.
 """
 
 from __future__ import annotations
@@ -17,27 +17,34 @@ from typing import Annotated, NamedTuple, Self
 from msgspec import Struct
 
 from specwatch.domain.facts import Fact, Kind, facts_of
+from specwatch_tap.segment_kinds import UNKNOWN
 
 MINUTE = 60
 HOUR = 3600
 UNJUDGED = 30 * MINUTE
 """Seconds for which most of the traffic could not be compared, after which a model is unjudged."""
 
-ALL_TEMPERATURES = "all"
-UNKNOWN_TEMPERATURE = "unknown"
+TEMPERATURE = "temperature"
+"""The dimension that every tap counts by."""
+
+
+class Segment(Struct, frozen=True, order=True, cache_hash=True, gc=False):
+    """A part of the traffic: what requests are grouped by, and the value, such as ``temperature``
+    and ``(0,0.3]``. The segments of one dimension are all requests, so that they add up."""
+
+    dimension: str
+    value: str
+
+
+ALL = Segment("all", "all")
+"""All requests."""
+UNKNOWN_TEMPERATURE = Segment(TEMPERATURE, UNKNOWN)
 
 LOAD_BINS: tuple[tuple[int, int | None], ...] = (
     (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
-PROMPT_LENGTHS: tuple[tuple[int, int | None], ...] = (
-    (1, 256), (257, 2048), (2049, 8192), (8193, 16_384), (16_385, None),
-)  # fmt: skip
-"""Tokens of a prompt, first and last of each class; the last class is open. What was stored before
-8192 was an edge has the class ``2049-16384``."""
-UNKNOWN_PROMPT_LENGTH = "unknown"
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
-_LONGEST_PROMPTS = [last for _, last in PROMPT_LENGTHS if last is not None]
 _LONGEST = 1.5
 """A window whose counts cover more than this multiple of its length made up for a gap."""
 
@@ -127,8 +134,8 @@ class Series(NamedTuple):
 
     ``part`` is empty for counters and gauges and one of ``bucket``, ``sum``, ``count`` for
     histograms; ``key`` is the value of the label that tells siblings apart (``le``, ``position``,
-    ``reason``), or empty. ``temperature`` is the bucket that a tap counted for; empty for what the
-    engine itself counts.
+    ``reason``), or empty. ``segment`` is what a tap counted it for; the engine itself counts all
+    requests.
     """
 
     quantity: str
@@ -136,7 +143,7 @@ class Series(NamedTuple):
     model_name: str
     engine: str
     key: str
-    temperature: str = ""
+    segment: Segment = ALL
 
 
 class PageLimits(NamedTuple):
@@ -330,12 +337,12 @@ def _agree(first: str | None, second: str | None) -> bool:
 
 
 class SeriesId(Struct, frozen=True, gc=False):
-    """The series of a window. ``temperature`` is a bucket label, ``all`` or ``unknown``."""
+    """The series of a window."""
 
     daemon: str
     target: str
     model_name: str
-    temperature: str = ALL_TEMPERATURES
+    segment: Segment = ALL
 
 
 class Window(Struct, frozen=True, gc=False):
@@ -360,7 +367,7 @@ class Window(Struct, frozen=True, gc=False):
         int | None, Fact("Drafts that the server itself counted in the same time, for coverage.")
     ] = None
     source_drafts: Annotated[
-        int | None, Fact("Drafts that the source saw in the same time, of all temperatures.")
+        int | None, Fact("Drafts that the source saw in the same time, of the whole dimension.")
     ] = None
     observed_seconds: Annotated[
         float, Fact("Time between scrapes that the counts cover.", Kind.INTEGRAL, "s")
@@ -419,13 +426,6 @@ def load_bin(concurrency: float | None) -> int | None:
 def load_bin_label(index: int) -> str:
     """``1``, ``3-4``, ``65+``."""
     return _range_label(*LOAD_BINS[index])
-
-
-def prompt_length_label(tokens: int | None) -> str:
-    """``1-256``, ``16385+``; ``unknown`` for None."""
-    if tokens is None:
-        return UNKNOWN_PROMPT_LENGTH
-    return _range_label(*PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)])
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import Interval, ratio_interval
+from specwatch.domain.model import Segment
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, Comparison
 
@@ -61,7 +62,7 @@ class Period:
     acceptance: float
     concurrency: float
     loads: Mapping[int, Part]
-    mix: Mapping[str, Part] | None
+    mix: Mapping[Segment, Part] | None
     interval: Interval | None
 
 
@@ -166,13 +167,13 @@ def _loads(minutes: Sequence[ComparedMinute], plain: float) -> dict[int, Part]:
     return parts
 
 
-def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None:
+def _mix(samples: Sequence[Sample], acceptance: float) -> dict[Segment, Part] | None:
     """Buckets, scaled so that their weighted acceptance is that of the server.
 
     What the tap did not see is assumed to be like what it saw; None if it saw less than half.
     """
-    drafted: dict[str, int] = {}
-    accepted: dict[str, int] = {}
+    drafted: dict[Segment, int] = {}
+    accepted: dict[Segment, int] = {}
     for sample in samples:
         for label, counted in sample.buckets.items():
             if counted.draft_tokens:

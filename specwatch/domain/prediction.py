@@ -21,7 +21,7 @@ from typing import NamedTuple
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import assess
 from specwatch.domain.interval import LEAST_SAMPLES, Interval, ratio_interval
-from specwatch.domain.model import ALL_TEMPERATURES, Mode, Tally, load_bin
+from specwatch.domain.model import ALL, Mode, Segment, Tally, load_bin
 from specwatch.domain.sample import Sample
 
 MINUTES_OF_ACCEPTANCE = LEAST_SAMPLES
@@ -45,14 +45,14 @@ class Experience:
     """Results of the minutes with speculation: o by load, tau by temperature and of ``all``."""
 
     costs: tuple[Cost, ...]
-    lengths: Mapping[str, Interval]
+    lengths: Mapping[Segment, Interval]
 
     @classmethod
     def of(cls, remembered: Iterable[Sample], baseline: Baseline) -> Experience:
         """From minutes with speculation, at any load and mix; others are ignored."""
         ran = sorted((e for e in remembered if e.usable()), key=_start)
         labels = sorted({label for sample in ran for label in sample.buckets})
-        lengths = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
+        lengths = {label: _length_of(ran, label) for label in [ALL, *labels]}
         known = {label: length for label, length in lengths.items() if length is not None}
         return cls(tuple(_costs(ran, baseline)), known)
 
@@ -75,7 +75,7 @@ class Experience:
             speedup = math.sqrt(speedup * tau.value / cost.value)
         return tau.over(cost)
 
-    def _length_at(self, mix: Mapping[str, float]) -> Interval | None:
+    def _length_at(self, mix: Mapping[Segment, float]) -> Interval | None:
         """tau at a mix: the harmonic mean, as what has few tokens a step takes more steps."""
         known = {label: length for label, length in self.lengths.items() if label in mix}
         if not known or sum(mix[label] for label in known) < LEAST_KNOWN * sum(mix.values()):
@@ -127,7 +127,7 @@ class RememberedMinutes:
 
     def __init__(self) -> None:
         self._bins: dict[int, deque[Sample]] = {}
-        self._labels: dict[str, deque[Sample]] = {}
+        self._labels: dict[Segment, deque[Sample]] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a minute; minutes of other environments are dropped."""
@@ -171,14 +171,14 @@ def _while_busy(running: float) -> float:
     return running / -math.expm1(-running) if running > 1e-6 else 1.0
 
 
-def _mix(samples: Sequence[Sample]) -> Mapping[str, float]:
+def _mix(samples: Sequence[Sample]) -> Mapping[Segment, float]:
     """Tokens by temperature; all of them together where temperatures are not known."""
-    mix: dict[str, float] = {}
+    mix: dict[Segment, float] = {}
     for sample in samples:
         for label, counted in sample.buckets.items():
             mix[label] = mix.get(label, 0.0) + _tokens(counted)
     mix = {label: tokens for label, tokens in mix.items() if tokens > 0}
-    return mix or {ALL_TEMPERATURES: 1.0}
+    return mix or {ALL: 1.0}
 
 
 def _tokens(counted: Tally) -> float:
@@ -187,7 +187,7 @@ def _tokens(counted: Tally) -> float:
     return float(max((counted.generation_tokens or 0) - firsts, 0))
 
 
-def _length_of(samples: Sequence[Sample], label: str) -> Interval | None:
+def _length_of(samples: Sequence[Sample], label: Segment) -> Interval | None:
     """Tokens a step of a temperature, over its newest minutes."""
     rows = []
     for sample in reversed(samples):
@@ -199,7 +199,7 @@ def _length_of(samples: Sequence[Sample], label: str) -> Interval | None:
     return ratio_interval([tokens for tokens, _ in rows], [steps for _, steps in rows])
 
 
-def _steps_and_tokens(sample: Sample, label: str) -> tuple[float, float]:
+def _steps_and_tokens(sample: Sample, label: Segment) -> tuple[float, float]:
     """Decoding steps and what they yielded, over all temperatures or of one."""
     pace, steps, drafts = sample.pace, sample.steps, sample.tally.drafts
     if pace is None or not steps or not drafts:
@@ -207,7 +207,7 @@ def _steps_and_tokens(sample: Sample, label: str) -> tuple[float, float]:
     yielded = steps + (sample.tally.accepted_tokens or 0)
     # Where an output ends inside a step the rest of its tokens is thrown away.
     kept = min(pace.tokens / yielded, 1.0) if pace.by_token else 1.0
-    if label == ALL_TEMPERATURES:
+    if label == ALL:
         return steps, yielded * kept
     counted = sample.buckets.get(label, Tally())
     part = (counted.drafts or 0) * steps / drafts

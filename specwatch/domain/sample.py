@@ -1,4 +1,4 @@
-"""Samples: minutes of one model, with all temperatures and each bucket."""
+"""Samples: minutes of one model, with all its requests and each segment."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ import msgspec
 
 from specwatch.domain.merge import TallySum, merge_gauges, sum_fields, sum_tallies
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     COUNTERS,
     HISTOGRAMS,
+    TEMPERATURE,
     Environment,
     Gauges,
     Histogram,
     Mode,
+    Segment,
     Tally,
     Window,
     load_bin,
 )
-from specwatch.domain.segments import kind_of
+
+Divided = Mapping[str, Mapping[Segment, Tally]]
+"""Counts by dimension and segment. Of each dimension they are all requests: those of several are
+not added to one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class SentLengths(NamedTuple):
 class Sample:
     """One window of one model. ``start`` is a Unix time, ``length`` is in seconds.
 
-    ``tally`` is of all temperatures; what the server does not count is from its buckets.
+    ``tally`` is of all requests; what the server does not count is from its ``buckets``.
 
     ``sound`` as in :attr:`specwatch.domain.model.Window.sound`.
     """
@@ -84,13 +89,11 @@ class Sample:
     tally: Tally
     gauges: Gauges = field(default_factory=Gauges)
     environment: Environment = field(default_factory=Environment)
-    buckets: Mapping[str, Tally] = field(default_factory=dict)
+    segments: Divided = field(default_factory=dict)
     coverage: float | None = None
     sound: bool = True
     closed_loop: bool = False
     """Whether its requests were sent by a constant number of clients."""
-    segments: Mapping[str, Tally] = field(default_factory=dict)
-    """Of each kind, all requests: not to be added to the buckets, nor kinds to one another."""
     usual: SentLengths | None = None
     """Known lengths of its requests, used if none began or ended in it."""
     watched: float = 0.0
@@ -109,6 +112,11 @@ class Sample:
         object.__setattr__(self, "pace", pace)
         object.__setattr__(self, "steps", _steps(self.tally, pace))
         object.__setattr__(self, "load_bin", load_bin(self.gauges.concurrency))
+
+    @property
+    def buckets(self) -> Mapping[Segment, Tally]:
+        """Its counts by temperature, which estimates are standardised by."""
+        return self.segments.get(TEMPERATURE, {})
 
     def usable(self, mode: Mode = Mode.ON) -> bool:
         """Whether what was timed in it counts for a mode: the one test of all comparisons."""
@@ -180,16 +188,15 @@ def pace_of(counted: Tally) -> Pace | None:
 def samples_of(windows: Iterable[Window]) -> list[Sample]:
     """Samples from windows of one model, by start.
 
-    Windows of a start without one of all temperatures are left out. An hour may
-    have several windows of one start, in several modes and load bins: bucket windows belong to the
-    one of their mode and bin.
+    Windows of a start without one of all requests are left out. An hour may have several windows of
+    one start, in several modes and load bins: those of segments belong to the one of their mode and
+    bin.
     """
     wholes: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
     parts: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
     for window in windows:
         key = (window.start, window.mode, window.load_bin, window.environment)
-        whole = window.series.temperature == ALL_TEMPERATURES
-        (wholes if whole else parts).setdefault(key, []).append(window)
+        (wholes if window.series.segment == ALL else parts).setdefault(key, []).append(window)
     samples = [
         _sample(window, parts.get(key, ())) for key, group in wholes.items() for window in group
     ]
@@ -217,57 +224,54 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         length=last.start + last.length - first.start,
         tally=total(samples),
         gauges=reduce(merge_gauges, (sample.gauges for sample in samples)),
-        buckets=_totals(sample.buckets for sample in samples),
-        segments=_totals(sample.segments for sample in samples),
+        segments={
+            dimension: _totals(sample.segments.get(dimension, {}) for sample in samples)
+            for dimension in dict.fromkeys(name for sample in samples for name in sample.segments)
+        },
         watched=sum(sample.watched for sample in samples),
     )
 
 
 def total(samples: Sequence[Sample]) -> Tally:
-    """All temperatures of all samples, added up."""
+    """All requests of all samples, added up."""
     return sum_tallies(sample.tally for sample in samples)
 
 
-def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
-    """A temperature bucket or a segment of all samples, or ``all``, added up."""
-    if temperature == ALL_TEMPERATURES:
-        tallies = [sample.tally for sample in samples]
-    else:
-        parts = [e.segments if kind_of(temperature) else e.buckets for e in samples]
-        tallies = [part[temperature] for part in parts if temperature in part]
-    return cast("Tally", TallySum(tallies))
+def tally_of(samples: Sequence[Sample], segment: Segment) -> Tally:
+    """A segment of all samples, added up."""
+    return cast("Tally", TallySum([counted_in(sample, segment) for sample in samples]))
 
 
-def counted_in(sample: Sample, temperature: str) -> Tally:
+def counted_in(sample: Sample, segment: Segment) -> Tally:
     """As :func:`tally_of`, of one sample."""
-    if temperature == ALL_TEMPERATURES:
+    if segment == ALL:
         return sample.tally
-    return (sample.segments if kind_of(temperature) else sample.buckets).get(temperature, _NOTHING)
+    return sample.segments.get(segment.dimension, {}).get(segment, _NOTHING)
 
 
 _NOTHING = Tally()
 
 
-def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
-    """Each temperature bucket of all samples, added up."""
-    return _totals(sample.buckets for sample in samples)
+def _totals(divided: Iterable[Mapping[Segment, Tally]]) -> dict[Segment, Tally]:
+    parts: dict[Segment, list[Tally]] = {}
+    for by_segment in divided:
+        for segment, counted in by_segment.items():
+            parts.setdefault(segment, []).append(counted)
+    return {segment: sum_tallies(tallies) for segment, tallies in parts.items()}
 
 
-def _totals(divided: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
-    parts: dict[str, list[Tally]] = {}
-    for by_label in divided:
-        for label, counted in by_label.items():
-            parts.setdefault(label, []).append(counted)
-    return {label: sum_tallies(tallies) for label, tallies in parts.items()}
+def divided(tallies: Mapping[Segment, Tally]) -> Divided:
+    """Counts of segments, by dimension."""
+    by_dimension: dict[str, dict[Segment, Tally]] = {}
+    for segment, counted in tallies.items():
+        by_dimension.setdefault(segment.dimension, {})[segment] = counted
+    return by_dimension
 
 
 def _sample(window: Window, parts: Sequence[Window]) -> Sample:
-    parts, of_segments = (
-        [part for part in parts if bool(kind_of(part.series.temperature)) is of_segment]
-        for of_segment in (False, True)
-    )
-    buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
-    tally = completed(_trimmed(window.tally), buckets.values())
+    segments = divided({part.series.segment: _trimmed(part.tally) for part in parts})
+    by_temperature = (one for one in parts if one.series.segment.dimension == TEMPERATURE)
+    tally = completed(_trimmed(window.tally), segments.get(TEMPERATURE, {}).values())
     # If the server does not report speculation, drafts counted by its tap show it.
     silent = window.mode in (Mode.OFF, Mode.UNKNOWN)
     mode = Mode.ON if silent and tally.drafts else window.mode
@@ -278,9 +282,8 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
         tally=tally,
         gauges=window.gauges,
         environment=window.environment,
-        buckets=buckets,
-        segments={part.series.temperature: _trimmed(part.tally) for part in of_segments},
-        coverage=next((part.coverage for part in parts), None),
+        segments=segments,
+        coverage=next((one.coverage for one in by_temperature), None),
         sound=window.sound,
         watched=window.observed_seconds + window.down_seconds,
     )

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import CONFIDENCE, Interval
-from specwatch.domain.model import load_bin, load_bin_label
+from specwatch.domain.model import Segment, load_bin, load_bin_label
 from specwatch.domain.switchback import (
     ALL_TRAFFIC,
     MOST_GROUPS,
@@ -345,12 +345,6 @@ def assumed_loss(state: SwitchbackState, design: SwitchbackDesign, arm: str) -> 
     return min(worst, design.assumed_loss)
 
 
-def _first(value: str) -> tuple[float, str]:
-    """A sort key of ``3-4`` and ``65+``; ``unknown`` comes last."""
-    first = value.partition("-")[0].removesuffix("+")
-    return (int(first) if first.isascii() and first.isdigit() else math.inf), value
-
-
 def results(
     state: SwitchbackState, design: SwitchbackDesign, reference: str | None = None
 ) -> SwitchbackResults:
@@ -367,11 +361,11 @@ def results(
         known = {**state.tokens, **state.differences}
         named = {value: group for group in known if (value := by.value_of(group))}
         groups[by] = {
-            value: GroupResults(
-                speedups(named[value]),
-                min(state.tokens.get(named[value], 0.0) / tokens, 1.0) if tokens else 0.0,
+            one.value: GroupResults(
+                speedups(named[one.value]),
+                min(state.tokens.get(named[one.value], 0.0) / tokens, 1.0) if tokens else 0.0,
             )
-            for value in sorted(named, key=order_of if by is Grouping.TEMPERATURE else _first)
+            for one in sorted((Segment(by, value) for value in named), key=order_of)
         }
     return SwitchbackResults(
         reference=reference,

@@ -20,7 +20,7 @@ from decimal import Decimal
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from specwatch.domain.temperature import checked_edges
+from specwatch_tap.temperature import checked_edges
 
 _UNITS_OF_TIME = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _DURATION = re.compile(

@@ -8,22 +8,9 @@ from typing import Any, NamedTuple
 
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Mode, Series
+from specwatch_tap.families import Family
 
 _LONGEST_TEXT = 200
-
-
-class Family(NamedTuple):
-    """One exposed family: its name without suffixes, its type, and what we call it."""
-
-    exposed: str
-    kind: str
-    quantity: str
-    label: str = ""
-    """The label that distinguishes series, if one matters."""
-    help: str = ""
-    """The HELP text, if we expose the family."""
-    by_temperature: bool = False
-    by_segment: bool = False
 
 
 class Identity(NamedTuple):

@@ -16,7 +16,8 @@ from typing import Any
 
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, drafted, text_of
+from specwatch.engines.base import Ask, Engine, Identity, drafted, text_of
+from specwatch_tap.families import Family
 
 _FAMILIES = (
     # 0 without speculation too; older builds have none of them.

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specwatch.domain.model import Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, drafted
+from specwatch.engines.base import Ask, Engine, Identity, drafted
+from specwatch_tap.families import Family
 
 _FAMILIES = (
     # From 0.14 on; 0 without speculation, positions from the first draft on.

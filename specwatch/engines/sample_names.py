@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from specwatch.domain.model import UNKNOWN_TEMPERATURE, Mode, Series
-from specwatch.domain.segments import UNKNOWN, kind_of, label_of
-from specwatch.engines.base import Engine, Family
+from specwatch.domain.model import ALL, TEMPERATURE, Mode, Segment, Series
+from specwatch.engines.base import Engine
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.lmdeploy import LMDEPLOY
 from specwatch.engines.sglang import SGLANG
-from specwatch.engines.tap import SEGMENTS, SWITCH, TAP
 from specwatch.engines.tensorrtllm import TENSORRT_LLM
 from specwatch.engines.tokenspeed import TOKENSPEED
 from specwatch.engines.vllm import VLLM
+from specwatch_tap.families import SEGMENTS, SWITCH, TAP, Family
+from specwatch_tap.segment_kinds import UNKNOWN
 
 ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP, SGLANG, LMDEPLOY, TENSORRT_LLM, TOKENSPEED)
 """All engines, in the order in which the identity of a server is read."""
 ENGINE_TITLES = f"{', '.join(engine.title for engine in ENGINES[:-1])} or {ENGINES[-1].title}"
+METRICS_PATHS: Mapping[str, str] = {engine.name: engine.metrics_path for engine in ENGINES}
+"""Where each engine has its metrics, by its name."""
 _BY_NAME = {engine.name: engine for engine in ENGINES}
 _MARKS = {
     family.exposed: f"{engine.name}:"
@@ -75,8 +77,7 @@ class SampleName(NamedTuple):
     quantity: str
     part: str
     label: str
-    by_temperature: bool
-    by_segment: bool
+    segment_labels: tuple[str, ...]
 
 
 _PARTS = {
@@ -105,8 +106,7 @@ SAMPLES: Mapping[str, SampleName] = {
         family.quantity,
         part,
         "le" if part == "bucket" else family.label,
-        family.by_temperature,
-        family.by_segment,
+        family.segment_labels,
     )
     for family in FAMILIES
     for name in spellings(family.exposed)
@@ -143,21 +143,26 @@ def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
         if meaning.quantity == "requests" and not meaning.label:
             key = "other"  # not said why they ended
     model_name = labels.get("model_name", "")
-    temperature = ""
-    if meaning.by_temperature:
-        temperature = labels.get("temperature") or UNKNOWN_TEMPERATURE
-        if kind_of(temperature):  # no bucket is called like that, but a segment
-            temperature = UNKNOWN_TEMPERATURE
-    elif meaning.by_segment:
-        temperature = label_of(labels.get("segment") or UNKNOWN, labels.get("value", ""))
     return Series(
         meaning.quantity,
         meaning.part,
         "" if model_name == "undefined" else model_name,  # TensorRT-LLM 1.3.0rc5
         meaning.mark + "".join(labels.get(label, "") for label in _APART),
         key,
-        temperature,
+        _segment(meaning.segment_labels, labels),
     )
+
+
+def _segment(names: tuple[str, ...], labels: Mapping[str, str]) -> Segment:
+    """The segment of a sample of a tap; of an engine's, all requests."""
+    if not names:
+        return ALL
+    values = [labels.get(name) or UNKNOWN for name in names]
+    if len(values) == 1:
+        return Segment(TEMPERATURE, values[0])
+    # No tap calls a kind of segments like the dimensions that have no label.
+    kind = UNKNOWN if values[0] in (TEMPERATURE, ALL.dimension) else values[0]
+    return Segment(kind, values[1])
 
 
 _ONE_SERVER = frozenset(

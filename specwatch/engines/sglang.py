@@ -8,7 +8,7 @@ Sources: ``srt/observability/metrics_collector.py`` (before 0.5.10 ``srt/metrics
 ``--decode-log-interval`` steps, and older releases count the token of the target as a draft token
 in both. No counter has the draft tokens or the accepted ones, and the number of draft tokens of a
 step may change (``spec_num_draft_tokens``): the acceptance rate of the server is unknown. That of
-a request is in its response: see :class:`specwatch.engines.acceptance.Extension`.
+a request is in its response: see :class:`specwatch_tap.acceptance.Extension`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Mapping
 
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, drafted, text_of
+from specwatch.engines.base import Ask, Engine, Identity, drafted, text_of
+from specwatch_tap.families import Family
 
 _FAMILIES = (
     # From 0.5.13 on, and from the first request on that was speculated.

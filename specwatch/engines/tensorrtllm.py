@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specwatch.domain.model import Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, drafted
+from specwatch.engines.base import Ask, Engine, Identity, drafted
+from specwatch_tap.families import Family
 
 PATH = "/prometheus/metrics"
 """The path of its metrics."""

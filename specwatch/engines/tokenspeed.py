@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specwatch.domain.model import Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, drafted
+from specwatch.engines.base import Ask, Engine, Identity, drafted
+from specwatch_tap.families import Family
 
 _FAMILIES = (
     # From the first step of a speculating server on.

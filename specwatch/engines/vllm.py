@@ -6,12 +6,11 @@ Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Mode, Series
-from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
+from specwatch.domain.model import ALL, Mode, Series
+from specwatch.engines.base import Ask, Engine, Identity, text_of
+from specwatch_tap.families import Family
 
 _FAMILIES = (
     # Speculation, V1: 0.8.3 has the tokens, 0.8.5 adds drafts and positions.
@@ -60,19 +59,6 @@ _FAMILIES = (
 )
 
 
-def draft_lengths(setting: Callable[[str], Any]) -> DraftLengths | None:
-    """Why drafts vary in length with a speculative configuration, of which ``setting`` gives the
-    value of a key; None if they do not. A schedule with one number of draft tokens does nothing."""
-    if setting("enable_adaptive_verification"):
-        return DraftLengths.ADAPTIVE_VERIFICATION
-    schedule = setting("num_speculative_tokens_per_batch_size")
-    ranges = schedule if isinstance(schedule, list | tuple) else ()
-    if len({str(entry[2:]) for entry in ranges if isinstance(entry, list | tuple)}) > 1:
-        return DraftLengths.SCHEDULE
-    matching = setting("method") in ("ngram", "[ngram]", "ngram_gpu", "suffix")
-    return DraftLengths.MATCHES if matching else None
-
-
 def _identify(ask: Ask) -> Identity:
     return Identity(text_of(ask("/version"), "version"))
 
@@ -91,7 +77,7 @@ def _without_v0_totals(samples: Mapping[Series, float]) -> Mapping[Series, float
     if all(series.quantity != "lifetime_acceptance_rate" for series in samples):
         return samples
     totals = ("drafts", "draft_tokens", "accepted_tokens")
-    return {s: v for s, v in samples.items() if s.quantity not in totals or s.temperature}
+    return {s: v for s, v in samples.items() if s.quantity not in totals or s.segment != ALL}
 
 
 def _mode(samples: Mapping[Series, float]) -> Mode | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specwatch.engines.switch import DIRECTORY_VARIABLE, UNSWITCHABLE
+import specwatch_tap
 from specwatch.errors import ConfigError
 from specwatch.generate.systemd import exec_start, quoted
 from specwatch.vllm_cli import ServeCommand, with_flags
@@ -21,10 +21,9 @@ from specwatch.vllm_cli.flags import (
     SPECULATIVE_CONFIG,
     TIMINGS,
 )
+from specwatch_tap.orders import DIRECTORY_VARIABLE, UNSWITCHABLE
 
-TAP = "specwatch.tap.Tap"
-SWITCH = "specwatch.tap.scheduler.Scheduler"
-INSTALL_CHECK = 'python -c "import specwatch.tap"'
+INSTALL_CHECK = 'python -c "from specwatch_tap import Tap"'
 DROP_IN = "/etc/systemd/system/UNIT.d/50-specwatch-tap.conf"
 """Sorts before the guard's drop-in, which starts the unit with another command."""
 
@@ -164,7 +163,7 @@ def advise(
     if command is not None and arguments is None:
         arguments = command.arguments
     speculating = arguments is None or _speculates(arguments)
-    flags = [AddedFlag(MIDDLEWARE, TAP, _WHY_MIDDLEWARE)]
+    flags = [AddedFlag(MIDDLEWARE, specwatch_tap.MIDDLEWARE, _WHY_MIDDLEWARE)]
     if _may(version, _RECORDS_SINCE) and speculating:
         flags.append(AddedFlag(RECORD, "summary", _WHY_RECORD))
     if _may(version, _TIMINGS_SINCE) and timings:
@@ -250,7 +249,7 @@ def _switched(
     version: Version | None, arguments: Arguments | None
 ) -> tuple[list[AddedFlag], list[str]]:
     """The flags that the switch needs, and notes; without flags, the note says why."""
-    scheduler = AddedFlag(SCHEDULER, SWITCH, _WHY_SCHEDULER)
+    scheduler = AddedFlag(SCHEDULER, specwatch_tap.SCHEDULER, _WHY_SCHEDULER)
     notes = [_SWITCH_DIRECTORY, _SWITCH_GRAPHS]
     if not _may(version, _SWITCHED_SINCE):
         return [], [f"{_NO_SWITCH}it needs vLLM 0.24 or later."]
@@ -266,7 +265,8 @@ def _switched(
     except ConfigError as error:
         return [], [f"{_NO_SWITCH}{error}"]
     k, method = config.get("num_speculative_tokens"), config.get("method")
-    others = [value for value in (arguments.value(SCHEDULER),) if value not in (None, SWITCH)]
+    own = (None, specwatch_tap.SCHEDULER)
+    others = [value for value in (arguments.value(SCHEDULER),) if value not in own]
     if not config:
         why = "the command has no speculation."
     elif others:
@@ -306,7 +306,7 @@ def _speculates(arguments: Arguments) -> bool:
 def _has(arguments: Arguments, flag: AddedFlag) -> bool:
     values = [option.value for option in arguments.given(flag.flag)]
     if flag.flag == MIDDLEWARE:
-        return TAP in values
+        return specwatch_tap.MIDDLEWARE in values
     if flag.flag == SPECULATIVE_CONFIG:
         return False
     return bool(values) and values[-1] != "none"

@@ -368,6 +368,6 @@ def incident_of(
     if breach is None:
         return Incident(id_, cause, seen.now)
     return Incident(
-        id_, cause, seen.now, breach.rule, breach.model_name, breach.temperature,
+        id_, cause, seen.now, breach.rule, breach.model_name, breach.segment,
         dict(breach.inputs),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode
+from specwatch.domain.model import Mode, Segment
 from specwatch.domain.units import format_duration
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.plan import ProcessState, Service
@@ -28,7 +28,7 @@ class Breach:
 
     rule: str
     model_name: str
-    temperature: str
+    segment: Segment
     speedups: tuple[Interval, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ def _breach(finding: Finding) -> Breach:
     return Breach(
         finding.rule.name,
         finding.model_name,
-        finding.temperature,
+        finding.segment,
         speedups,
         msgspec.to_builtins(finding_view(finding)),
     )

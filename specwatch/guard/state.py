@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode, Segment
 
 DAY = 86400.0
 MOST_COSTS = 10
@@ -78,7 +78,7 @@ class Incident:
     what: str = ""
     """The rule, or the person."""
     model_name: str = ""
-    temperature: str = ""
+    segment: Segment = ALL
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The numbers that led to it."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
 
+from specwatch.domain.model import TEMPERATURE
 from specwatch.pages.environment import coded, markup, render
 from specwatch.report import charts
 from specwatch.report.fleet import worst_first
@@ -65,11 +66,11 @@ def _charts(report: Report, model: ModelReport, prefix: str) -> dict[str, Markup
             series, model.incidents, since, until, id_
         ),
         "acceptance": lambda id_: charts.acceptance(
-            series, since, until, id_, temperatures=model.temperatures
+            series, since, until, id_, segments=model.of(TEMPERATURE)
         ),
         "ttft": lambda id_: charts.latency(series, "ttft", since, until, id_),
         "tpot": lambda id_: charts.latency(series, "tpot", since, until, id_),
         "speedup": lambda id_: charts.speedup_by_load(model.loads, crossing, id_),
-        "histogram": lambda id_: charts.histogram(model.temperatures, id_),
+        "histogram": lambda id_: charts.histogram(model.of(TEMPERATURE), id_),
     }
     return {name: markup(draw(f"{prefix}-{name}")) for name, draw in drawn.items()}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import HOUR
+from specwatch.domain.model import HOUR, TEMPERATURE
 from specwatch.pages import status_health, status_table, status_view
 from specwatch.pages.environment import markup, render
 from specwatch.pages.status_model import NOT_SHOWN, answer_of, models_of, shown_name
@@ -171,10 +171,10 @@ _OUTCOMES = {
 """Class of the answer's badge, and its text unless the answer has one."""
 
 
-def _spark(points: Points, temperature: str) -> Markup:
+def _spark(points: Points, name: str) -> Markup:
     """The acceptance over an hour."""
     known = [value for _, value in points if value is not None]
-    label = f"Acceptance at {temperature} by the minute: "
+    label = f"Acceptance of {name} by the minute: "
     if known:
         lowest, highest = figures.percent(min(known)), figures.percent(max(known))
         label += f"{lowest} to {highest}, last {figures.percent(known[-1])}"
@@ -194,7 +194,7 @@ def plots(plotted: Report) -> Plots:
                 series, model.incidents, since, until, f"{name}-speedup"
             ),
             "Acceptance by temperature": charts.acceptance(
-                series, since, until, f"{name}-acceptance", temperatures=model.temperatures
+                series, since, until, f"{name}-acceptance", segments=model.of(TEMPERATURE)
             ),
             "Time per output token": charts.latency(series, "tpot", since, until, f"{name}-tpot"),
             "Time to the first token": charts.latency(series, "ttft", since, until, f"{name}-ttft"),

@@ -13,14 +13,14 @@ from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     Histogram,
     Mode,
+    Segment,
     Source,
     Window,
     events_of,
 )
-from specwatch.pages.status_segments import StatusSegment, segments_of
 from specwatch.rules import summary
 from specwatch.rules.decision_view import (
     FindingView,
@@ -38,6 +38,7 @@ from specwatch.rules.summary import LatencyView
 from specwatch.scrape.coverage import leading_reasons
 from specwatch.status import DaemonStatus, TargetStatus
 from specwatch.wording import figures, speculation
+from specwatch.wording.segments import segment_words
 from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -78,11 +79,11 @@ def models_of(target: TargetStatus) -> list[str]:
 
 
 def recent_of(target: TargetStatus, model: str) -> Window | None:
-    """The last minutes of a model, of all temperatures."""
+    """The last minutes of a model, of all requests."""
     return next(
         (
             window for window in target.recent
-            if window.series.model_name == model and window.series.temperature == ALL_TEMPERATURES
+            if window.series.model_name == model and window.series.segment == ALL
         ),
         None,
     )  # fmt: skip
@@ -103,14 +104,14 @@ def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusA
     return StatusAnswer(outcome, sentence, "off by the engine" if mode is Mode.STOPPED else "")
 
 
-class StatusBucket(NamedTuple):
-    """One temperature over the last hour; ``points`` are None where there is no history.
+class StatusSegment(NamedTuple):
+    """One segment over the last hour; ``points`` are None where there is no history.
 
     ``cells`` are its acceptance, share of the drafts, acceptance per request, requests, TTFT, TPOT
     and speedup.
     """
 
-    temperature: str
+    name: str
     points: Points
     cells: tuple[str, ...]
     loses: bool
@@ -136,11 +137,9 @@ class StatusModel:
     facts: str = ""
     span: str = "not known"
     sources: str = ""
-    """Who counted the buckets."""
-    buckets: tuple[StatusBucket, ...] = ()
+    """Who counted the segments."""
+    segments: tuple[StatusSegment, ...] = ()
     coverage: str = ""
-    segments: tuple[tuple[str, tuple[StatusSegment, ...]], ...] = ()
-    """By kind."""
     latencies: tuple[tuple[str, str, str, str], ...] = ()
     """Name, with speculation, without it, and the change of a mean: quantiles are too coarse."""
     compared: bool = False
@@ -187,9 +186,8 @@ def model_of(
         facts="" if dead else _facts(mode, recent),
         span=_span(hour, now, before=dead),
         sources="" if hour is None else _sources(hour),
-        buckets=() if hour is None else tuple(_buckets(hour, judged)),
+        segments=() if hour is None else tuple(_segments(hour, judged)),
         coverage=_coverage(target, name, hour),
-        segments=() if dead else tuple(segments_of(target, name)),
         latencies=tuple(_latencies(hour, known)),
         compared=known is not None and bool(known.baseline_latencies),
         objectives=tuple(_objectives(slos)),
@@ -253,18 +251,18 @@ def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
 
 
 def _sources(hour: ModelHour) -> str:
-    """Who counted the row of all temperatures, and who counted the others."""
+    """Who counted the row of all requests, and who counted the others."""
     whole = None if hour.whole is None else _counter(hour.whole)
-    parts = sorted({_counter(bucket) for bucket in hour.buckets})
+    parts = sorted({_counter(segment) for segment in hour.segments})
     if not parts or parts == [whole]:
         return f"Counted by {whole or parts[0]}." if whole or parts else ""
-    sentence = f"Rows of temperatures are counted by {' and '.join(parts)}"
+    sentence = f"The other rows are counted by {' and '.join(parts)}"
     if whole is None:
         return f"{sentence}."
     own = hour.whole.tally.request_acceptance if hour.whole is not None else None
     spread = "" if own is not None and own.count else ", but per request the others together"
     return (
-        f"Row {ALL_TEMPERATURES} is counted by {whole}{spread}; its latencies lie in"
+        f"Row {segment_words(ALL)} is counted by {whole}{spread}; its latencies lie in"
         f" {whole}'s buckets, which are coarser. {sentence}."
     )
 
@@ -273,14 +271,14 @@ def _counter(window: Window) -> str:
     return _COUNTED_BY.get(window.source, f"the {shown(str(window.source))}")
 
 
-def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusBucket]:
+def _segments(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusSegment]:
     speedups = _speedups(answer)
     whole = () if hour.whole is None else (hour.whole,)
-    for window in (*whole, *hour.buckets):
-        label = window.series.temperature
-        shares = label != ALL_TEMPERATURES
+    for window in (*whole, *hour.segments):
+        segment = window.series.segment
+        shares = segment != ALL
         observed = window.tally.request_acceptance if shares else hour.request_acceptance
-        speedup = speedups.get(label)
+        speedup = speedups.get(segment)
         share = hour.share(window) if shares else 1.0
         cells = (
             figures.percent(acceptance_rate(window.tally)),
@@ -292,25 +290,27 @@ def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusBucket
             figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
         )
         loses = speedup is not None and speedup.upper < 1
-        yield StatusBucket(shown(label), hour.points.get(label, ()), cells, loses)
+        points = hour.points.get(segment, ())
+        yield StatusSegment(segment_words(segment), points, cells, loses)
 
 
-def _speedups(answer: ModelView | None) -> dict[str, Interval | MeasuredSpeedup]:
-    """The measured speedups by temperature, that of all among them."""
+def _speedups(answer: ModelView | None) -> dict[Segment, Interval | MeasuredSpeedup]:
+    """The measured speedups by segment, that of all requests among them."""
     if answer is None:
         return {}
-    speedups: dict[str, Interval | MeasuredSpeedup] = {
-        bucket.temperature: bucket.speedup for bucket in answer.buckets if bucket.speedup
+    speedups: dict[Segment, Interval | MeasuredSpeedup] = {
+        one.segment: one.speedup for one in answer.segments
     }
     if isinstance(answer.speedup, MeasuredSpeedup):
-        speedups[ALL_TEMPERATURES] = answer.speedup
+        speedups[ALL] = answer.speedup
     return speedups
 
 
 def _both(latency: LatencyView | None) -> str:
-    """``235 ms / 1.20 s``: P50 and P99."""
+    """``235 ms / 1.20 s``: P50 and P99; the mean where only that is known."""
     quantiles = [figures.quantile(latency, name) for name in ("p50", "p99")]
-    return figures.UNKNOWN if quantiles == [figures.UNKNOWN] * 2 else " / ".join(quantiles)
+    known = quantiles != [figures.UNKNOWN] * 2
+    return " / ".join(quantiles) if known else figures.mean(latency)
 
 
 def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     HOUR,
-    UNKNOWN_TEMPERATURE,
     Mode,
     load_bin_label,
 )
@@ -19,18 +18,18 @@ from specwatch.report.model import (
     ReportLoad,
     ReportSegment,
     ReportTraffic,
-    Temperature,
 )
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
+from specwatch_tap.segment_kinds import UNKNOWN
 
 _ENOUGH = 0.9
 """Least time watched in the period before, relative to this one, for a comparison of amounts."""
 
 
 def traffic(cells: Sequence[LedgerCell]) -> ReportTraffic:
-    """Of all temperatures; figures of the period before are None if it was watched much less."""
+    """Of all requests; figures of the period before are None if it was watched much less."""
     now = [cell for cell in cells if cell.place.now]
     before = [cell for cell in cells if not cell.place.now and cell.observed]
     if sum(cell.observed for cell in before) < _ENOUGH * sum(cell.observed for cell in now):
@@ -63,16 +62,15 @@ def answer(
     cells: Sequence[LedgerCell],
     measured: Speedups,
     traffic: ReportTraffic,
-    temperatures: Sequence[Temperature],
     segments: Sequence[ReportSegment],
     loads: Sequence[ReportLoad],
     gpus: int | None,
 ) -> ReportAnswer:
     """All of it but the sentences, which are left empty."""
-    by_temperature = [
-        (bucket.temperature, bucket.speedup)
-        for bucket in temperatures
-        if bucket.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
+    by_segment = [
+        (one.segment, one.speedup)
+        for one in segments
+        if one.segment != ALL and one.segment.value != UNKNOWN
     ]
     by_load = [(load.load, load.speedup) for load in loads]
     now = [cell for cell in cells if cell.place.now]
@@ -99,9 +97,8 @@ def answer(
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
         gpus=gpus,
-        winning_temperatures=winning(by_temperature),
-        losing_temperatures=losing(by_temperature),
-        losing_segments=losing((one.segment, one.speedup) for one in segments),
+        winning_segments=winning(by_segment),
+        losing_segments=losing(by_segment),
         winning_loads=winning(by_load),
         losing_loads=losing(by_load),
     )

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from specwatch.domain.model import LOAD_BINS, Mode, load_bin_label
+from specwatch.domain.model import LOAD_BINS, TEMPERATURE, Mode, Segment, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.estimates import Ratio, ReportBestK, WhatIf
 from specwatch.report.loads import LEAST_GAIN, WORTH_ANOTHER_K
-from specwatch.report.model import ModelReport, ReportAnswer, ReportSegment, Temperature
+from specwatch.report.model import ModelReport, ReportAnswer, ReportSegment
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.segments import segment_words, segments_words
@@ -141,26 +141,28 @@ def _unknown(answer: ReportAnswer, name: str) -> str:
 
 
 def _where(answer: ReportAnswer) -> Iterator[str]:
-    """Yield the temperatures and loads at which it pays, and those at which it loses."""
-    for verb, temperatures, loads, segments in (
-        ("pays", answer.winning_temperatures, answer.winning_loads, ()),
-        ("loses", answer.losing_temperatures, answer.losing_loads, answer.losing_segments),
+    """Yield the segments and loads at which it pays, and those at which it loses."""
+    for verb, segments, loads in (
+        ("pays", answer.winning_segments, answer.winning_loads),
+        ("loses", answer.losing_segments, answer.losing_loads),
     ):
-        where = (_temperatures(temperatures), _loads(loads), _segments(segments))
-        places = [place for place in where if place]
+        places = [place for place in (*_segments(segments), _loads(loads)) if place]
         if places:
             yield f"It {verb} {', and '.join(places)}."
 
 
-def _temperatures(labels: Sequence[str]) -> str:
-    if not labels:
-        return ""
-    noun = "temperature" if len(labels) == 1 else "temperatures"
-    return f"at {noun} {_listed([shown(label) for label in labels])}"
+def _segments(segments: Sequence[Segment]) -> Iterator[str]:
+    """Yield the temperatures, and the other segments."""
+    buckets = [segment_words(one) for one in _buckets(segments)]
+    others = segments_words(one for one in segments if one.dimension != TEMPERATURE)
+    if buckets:
+        yield f"at temperature{'s' * (len(buckets) > 1)} {_listed(buckets)}"
+    if others:
+        yield f"for {_listed(others)}"
 
 
-def _segments(labels: Sequence[str]) -> str:
-    return f"for {_listed(segments_words(labels))}" if labels else ""
+def _buckets(segments: Sequence[Segment]) -> list[Segment]:
+    return [one for one in segments if one.dimension == TEMPERATURE]
 
 
 def _loads(labels: Sequence[str]) -> str:
@@ -274,7 +276,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
 
 def _useless(report: ModelReport) -> bool:
     """Whether it could not pay even if drafts were free; a measured gain takes precedence."""
-    length = report.temperatures[0].acceptance.mean_length
+    length = report.segments[0].acceptance.mean_length
     too_little = length is not None and length - 1 < LEAST_GAIN
     return too_little and report.answer.outcome not in ("pays", "not_worth_it", "off")
 
@@ -357,21 +359,19 @@ def _restricted(report: ModelReport, what_if: WhatIf) -> str:
 
 
 def _routing(report: ModelReport) -> Iterator[Change]:
-    """Yield what losing temperatures, and each losing segment, gain elsewhere; their share of the
-    requests is taken for that of the time."""
-    labels = report.answer.losing_temperatures
-    losing: dict[str, list[Temperature | ReportSegment]] = {
-        f"requests {_temperatures(labels)}": [
-            bucket for bucket in report.temperatures if bucket.temperature in labels
-        ]
-    }
+    """Yield what losing temperatures, and each other losing segment, gain elsewhere; their share of
+    the requests is taken for that of the time."""
+    losing: dict[str, list[ReportSegment]] = {}
     for one in report.segments:
         if one.segment in report.answer.losing_segments:
-            losing[segment_words(one.segment)] = [one]
+            what = segment_words(one.segment)
+            if one.segment.dimension == TEMPERATURE:
+                what = f"requests {next(_segments(_buckets(report.answer.losing_segments)))}"
+            losing.setdefault(what, []).append(one)
     for what, parts in losing.items():
         share = sum(part.share or 0.0 for part in parts)
         saved = sum((e.share or 0.0) * (1 - e.speedup.value) for e in parts if e.speedup)
-        if parts and report.answer.outcome not in ("loses", "off"):
+        if report.answer.outcome not in ("loses", "off"):
             yield Change(
                 _gain_of(saved),
                 f"Send {what} to a server without speculation.",

@@ -1,6 +1,6 @@
 """The hours of a target for its report, added up where the report shows only sums.
 
-Most rows are those of temperature buckets. A report shows the drafts of a bucket hour by hour and
+Most rows are those of segments. A report shows the drafts of a segment hour by hour and
 everything else as sums. Of the time before its period it shows sums only.
 """
 
@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
+from specwatch.domain.model import ALL, HOUR, Mode, Segment, Window
 from specwatch.report.grouped_data import Beside, Drafted, Recorded, add_drafted
 from specwatch.report.hours import Member
 from specwatch.store.column_texts import Ints, Mask
@@ -29,11 +29,11 @@ class BucketSums:
     The period begins at ``since``. Before ``hours_since`` the report needs no single hour with
     speculation (both Unix seconds).
 
-    Each bucket gets one window for each mode, load bin and environment, for the period and for the
+    Each segment gets one window for each mode, load bin and environment, for the period and for the
     time before. Its start is that of the last hour in it. Within the period the drafts of each hour
-    come with the window of all temperatures. Before ``hours_since`` windows of all temperatures are
+    come with the window of all requests. Before ``hours_since`` windows of all requests are
     added up, too. Every row stays a window of one hour where speculation is off, or where the
-    server does not count everything itself: there a report needs the hours of buckets.
+    server does not count everything itself: there a report needs the hours of segments.
     """
 
     def __init__(self, since: float, hours_since: float = -math.inf) -> None:
@@ -65,7 +65,7 @@ class BucketSums:
         beside = _beside(frame, members, whole, of_bucket & now)
         for window, index in zip(windows, last.tolist(), strict=True):
             if of_bucket[index]:
-                # What was sampled is of the last window of all temperatures beside it.
+                # What was sampled is of the last window of all requests beside it.
                 beside_it = windows[group[whole[index]]]
                 summed.append(
                     Window(
@@ -87,13 +87,13 @@ class BucketSums:
 
 def _beside(
     frame: Frame, members: Mapping[int, Member], whole: Ints, chosen: Mask
-) -> dict[int, dict[str, Drafted]]:
-    """What the chosen rows drafted, by their row of all temperatures."""
+) -> dict[int, dict[Segment, Drafted]]:
+    """What the chosen rows drafted, by their row of all requests."""
     rows = np.flatnonzero(chosen)
-    label = {id_: member.series.temperature for id_, member in members.items()}
+    label = {id_: member.series.segment for id_, member in members.items()}
     counted = (frame.numbers[name][rows] for name in ("drafts", "draft_tokens", "accepted_tokens"))
     drafted = zip(*(np.maximum(counts, 0).tolist() for counts in counted), strict=True)
-    by_whole: dict[int, dict[str, Drafted]] = {}
+    by_whole: dict[int, dict[Segment, Drafted]] = {}
     for series, beside, counts in zip(
         frame.series[rows].tolist(), whole[rows].tolist(), drafted, strict=True
     ):
@@ -102,9 +102,9 @@ def _beside(
 
 
 def _wholes(frame: Frame, members: Mapping[int, Member], mode: Ints) -> tuple[Ints, Mask]:
-    """The row of all temperatures beside each row, of the same server; and which rows those are.
+    """The row of all requests beside each row, of the same server; and which rows those are.
 
-    -1 for a row that is itself of all temperatures, and where there is no such row, where
+    -1 for a row that is itself of all requests, and where there is no such row, where
     speculation is off, or where the server does not count everything that a report shows.
     """
     model = {id_: member.series.model_name for id_, member in members.items()}
@@ -112,7 +112,7 @@ def _wholes(frame: Frame, members: Mapping[int, Member], mode: Ints) -> tuple[In
     contexts = {id_: frame.contexts[id_].environment for id_ in set(frame.context_ids.tolist())}
     environments = list(dict.fromkeys(contexts.values()))
     of_context = {id_: environments.index(each) for id_, each in contexts.items()}
-    of_all = {id_: member.series.temperature == ALL_TEMPERATURES for id_, member in members.items()}
+    of_all = {id_: member.series.segment == ALL for id_, member in members.items()}
     # What windows of one server have in common.
     first, place = numbered(
         [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from specwatch.domain.model import Environment, Mode, Tally, Window
+from specwatch.domain.model import Environment, Mode, Segment, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.domain.standby import StandbyCost, standby_cost
 from specwatch.report.answer import answer, traffic
@@ -23,17 +23,17 @@ from specwatch.report.incidents import breaches, incidents, seconds_off
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import goodput, objectives
+from specwatch.report.segments import segments
 from specwatch.report.series import Plots
 from specwatch.report.speedups import speedups
-from specwatch.report.temperatures import segments, temperatures
 from specwatch.report.window_sums import Ledger, RunningSum
 
 _OF_HEALTH = ("drafts", "records", "uncovered")
-"""Fields of the tally of a temperature that show how much a tap sees."""
+"""Fields of the tally of a segment that show how much a tap sees."""
 
 
 class KeptWindows:
-    """The windows of one model, of single temperatures only if the server does not count all.
+    """The windows of one model, of segments only if the server does not count all requests.
 
     What a tap counts is kept as sums: a month of windows would fill the memory.
     """
@@ -41,9 +41,9 @@ class KeptWindows:
     def __init__(self) -> None:
         self.windows: list[Window] = []
         self._environments: set[Environment] = set()
-        self._first: dict[str, int] = {}
-        self._last: dict[str, Window] = {}
-        self._seen: dict[str, RunningSum] = {}
+        self._first: dict[Segment, int] = {}
+        self._last: dict[Segment, Window] = {}
+        self._seen: dict[Segment, RunningSum] = {}
 
     def take(self, slices: Iterable[WindowSlice], *, now: bool) -> None:
         """Add slices; ``now`` are those of the period."""
@@ -66,7 +66,7 @@ class KeptWindows:
 
     @property
     def seen(self) -> list[Window]:
-        """What a tap saw in the period: of each temperature the last window, with the sum of all
+        """What a tap saw in the period: of each segment the last window, with the sum of all
         tallies, and a window without a tally at the first start."""
         return [
             window
@@ -85,7 +85,7 @@ class KeptWindows:
         return len(plain) > 1 or len(prints) > 1
 
     def _see(self, part: Window) -> None:
-        label = part.series.temperature
+        label = part.series.segment
         self._last[label] = part
         self._seen.setdefault(label, RunningSum(_OF_HEALTH)).add(part.tally)
 
@@ -170,7 +170,6 @@ def _report(
         return standby_cost(samples_of(minutes), measured.baseline, loads=loads)
 
     cost = standby(None) if amount.seconds.get(Mode.STANDBY) else StandbyCost(None)
-    by_temperature = temperatures(cells, measured)
     by_segment = segments(cells, measured)
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
@@ -180,9 +179,8 @@ def _report(
         target=sources.target,
         model_name=name,
         engine_version=None if measured.present is None else measured.present.engine_version,
-        answer=answer(cells, measured, amount, by_temperature, by_segment, by_load, sources.gpus),
+        answer=answer(cells, measured, amount, by_segment, by_load, sources.gpus),
         traffic=amount,
-        temperatures=by_temperature,
         segments=by_segment,
         loads=by_load,
         crossing=crossing(by_load),

@@ -13,7 +13,7 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import speedup_of
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     HOUR,
     WEIGHTS,
     Environment,
@@ -107,7 +107,7 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
 
     A server that answered for parts of two hours at most, and then no longer, is not a change.
     """
-    wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
+    wholes = [window for window in windows if window.series.segment == ALL]
     start = attrgetter("start")
     slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
     server = _ServerState()

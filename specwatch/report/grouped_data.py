@@ -11,15 +11,15 @@ from specwatch.domain.baseline import MAX_AGE, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     Environment,
     Mode,
     Objective,
+    Segment,
     Tally,
     Window,
     load_bin,
 )
-from specwatch.domain.segments import kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.guard.status import StepRecord
 from specwatch.rules.decisions import Decision
@@ -28,10 +28,10 @@ Drafted = tuple[int, int, int]
 """Drafts, draft tokens and accepted tokens."""
 
 
-def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
-    """Add to the counts of a temperature."""
-    before = drafted.get(label)
-    drafted[label] = (
+def add_drafted(drafted: dict[Segment, Drafted], segment: Segment, counts: Drafted) -> None:
+    """Add to the counts of a segment."""
+    before = drafted.get(segment)
+    drafted[segment] = (
         counts
         if before is None
         else (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
@@ -46,14 +46,14 @@ def drafted_of(tally: Tally) -> Drafted:
 
 
 class Beside(NamedTuple):
-    """A window of all temperatures, and the drafts in it by temperature bucket and segment.
+    """A window of all requests, and the drafts in it by segment.
 
     The windows of these come separately, each as a sum of many hours.
     """
 
     start: int
     window: Window
-    drafted: Mapping[str, Drafted]
+    drafted: Mapping[Segment, Drafted]
 
 
 Recorded = Window | Beside
@@ -69,12 +69,12 @@ def model_of(recorded: Recorded) -> str:
 class ReportSources:
     """The data of the report of one target.
 
-    ``windows`` are hours, or minutes of a short period, of all models and temperatures, by start.
-    They begin a period earlier than the report, and are read once. If temperature buckets come as
-    sums, each window of all temperatures comes with their drafts. ``decisions`` are changes of
+    ``windows`` are hours, or minutes of a short period, of all models and segments, by start.
+    They begin a period earlier than the report, and are read once. If segments come as sums, each
+    window of all requests comes with their drafts. ``decisions`` are changes of
     verdicts. Speedups are of ``objective``. ``max_age`` is that of a baseline, in seconds.
     ``experiments`` are those of the period by model, oldest first, ``switchback`` is the one on its
-    live traffic. ``standby`` reads the minutes in standby of all temperatures, as old as a
+    live traffic. ``standby`` reads the minutes in standby of all requests, as old as a
     baseline may be.
     """
 
@@ -109,20 +109,19 @@ class SlicePlace(NamedTuple):
 class WindowSlice(NamedTuple):
     """The windows of one start, mode, load bin and environment.
 
-    ``wholes`` are of all temperatures, ``parts`` of buckets, ``segments`` of segments; the last two
-    may be sums of a longer time. ``drafted`` has the counts of both in this time.
+    ``wholes`` are of all requests, ``parts`` of segments, which may be sums of a longer time;
+    ``drafted`` has their counts in this time.
     """
 
     place: SlicePlace
     wholes: Sequence[Window]
     parts: Sequence[Window]
-    segments: Sequence[Window]
-    drafted: Mapping[str, Drafted]
+    drafted: Mapping[Segment, Drafted]
 
     @property
     def first(self) -> Window:
         """The first of its windows."""
-        return (self.wholes or self.parts or self.segments)[0]
+        return (self.wholes or self.parts)[0]
 
     @property
     def start(self) -> int:
@@ -134,18 +133,17 @@ class WindowSlice(NamedTuple):
 class _Group:
     wholes: list[Window] = field(default_factory=list)
     parts: list[Window] = field(default_factory=list)
-    segments: list[Window] = field(default_factory=list)
-    beside: list[Mapping[str, Drafted]] = field(default_factory=list)
+    beside: list[Mapping[Segment, Drafted]] = field(default_factory=list)
 
-    def drafted(self) -> Mapping[str, Drafted]:
+    def drafted(self) -> Mapping[Segment, Drafted]:
         if len(self.beside) == 1:
             return self.beside[0]
-        drafted: dict[str, Drafted] = {}
+        drafted: dict[Segment, Drafted] = {}
         for beside in self.beside:
-            for label, counts in beside.items():
-                add_drafted(drafted, label, counts)
-        for part in () if self.beside else (*self.parts, *self.segments):
-            add_drafted(drafted, part.series.temperature, drafted_of(part.tally))
+            for segment, counts in beside.items():
+                add_drafted(drafted, segment, counts)
+        for part in () if self.beside else self.parts:
+            add_drafted(drafted, part.series.segment, drafted_of(part.tally))
         return drafted
 
 
@@ -155,7 +153,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
     if len(recorded) == 1 and isinstance(first, Beside):  # the usual case in a week of hours
         window = first.window
         place = SlicePlace(now, window.mode, _bin_of(window), window.environment, _silent(window))
-        yield WindowSlice(place, [window], [], [], first.drafted)
+        yield WindowSlice(place, [window], [], first.drafted)
         return
     grouped: dict[tuple[Mode, int | None, Environment], _Group] = {}
     group = _Group()
@@ -171,11 +169,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
         ):
             key = (window.mode, _bin_of(window), window.environment)
             group = grouped.setdefault(key, _Group())
-        label = window.series.temperature
-        if label == ALL_TEMPERATURES:
-            group.wholes.append(window)
-        else:
-            (group.segments if kind_of(label) else group.parts).append(window)
+        (group.wholes if window.series.segment == ALL else group.parts).append(window)
         if isinstance(window_, Beside):
             group.beside.append(window_.drafted)
         before = window
@@ -186,7 +180,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[WindowSlic
         if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON
         place = SlicePlace(now, mode, bin_, environment, silent)
-        yield WindowSlice(place, group.wholes, group.parts, group.segments, group.drafted())
+        yield WindowSlice(place, group.wholes, group.parts, group.drafted())
 
 
 def _bin_of(window: Window) -> int | None:

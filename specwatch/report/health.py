@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Window
+from specwatch.domain.model import ALL, TEMPERATURE, UNKNOWN_TEMPERATURE, Window
 from specwatch.report.model import Gap, Health
 from specwatch.scrape.coverage import LOW_COVERAGE, leading_reasons, share_derived
 from specwatch.wording import figures
@@ -55,8 +55,8 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     before the first of them is not a gap, because there was nothing to watch.
     """
     inside = [window for window in windows if since <= window.start < until]
-    wholes = [window for window in inside if window.series.temperature == ALL_TEMPERATURES]
-    parts = [window for window in inside if window.series.temperature != ALL_TEMPERATURES]
+    wholes = [window for window in inside if window.series.segment == ALL]
+    parts = [window for window in inside if window.series.segment.dimension == TEMPERATURE]
     first = min((window.start for window in windows if window.start < until), default=until)
     begin = min(max(since, first), until)
     slots = _slots(wholes)
@@ -123,9 +123,7 @@ def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None
     if not server or not parts:
         return None
     drafts = sum(
-        window.tally.drafts or 0
-        for window in parts
-        if window.series.temperature != UNKNOWN_TEMPERATURE
+        window.tally.drafts or 0 for window in parts if window.series.segment != UNKNOWN_TEMPERATURE
     )
     # A record comes at the end of its request, so a request under way may count twice.
     return min(drafts / server, 1.0)

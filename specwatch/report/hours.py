@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from specwatch.domain.merge import merge_windows
-from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.domain.model import HOUR, MINUTE, Segment, SeriesId, Window
 from specwatch.report.grouped_data import Recorded
 from specwatch.store import schema
 from specwatch.store.counts import Context
@@ -34,9 +34,9 @@ class Member(NamedTuple):
     pruned_until: int
 
     @property
-    def order(self) -> tuple[str, str, str]:
+    def order(self) -> tuple[str, Segment, str]:
         """The order of windows with the same start."""
-        return self.series.model_name, self.series.temperature, self.series.daemon
+        return self.series.model_name, self.series.segment, self.series.daemon
 
     @property
     def pending(self) -> bool:

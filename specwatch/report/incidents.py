@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from specwatch.domain.model import Segment
 from specwatch.guard.holdout import HOLDOUT_OF
 from specwatch.guard.state import Phase
 from specwatch.guard.status import StepRecord
@@ -127,12 +128,12 @@ def _incident(stretch: _Stretch, since: float, until: float) -> ReportIncident:
 
 
 def _finding(inputs: Mapping[str, Any]) -> str | None:
-    if not {"rule", "temperature", "leading"} <= inputs.keys():
+    if not {"rule", "segment", "leading"} <= inputs.keys():
         return None
     leading = speculation.stored_reading(inputs["leading"])
     if leading is None:  # what another version wrote
         return f"the rule {shown(str(inputs['rule']))}"
-    text = speculation.breach(str(inputs["rule"]), str(inputs["temperature"]), leading)
+    text = speculation.breach(str(inputs["rule"]), Segment(**inputs["segment"]), leading)
     summary = clean(str(inputs.get("summary") or ""))[:LONGEST_SENTENCE]
     return f"{summary} ({text})" if summary else text
 
@@ -228,13 +229,13 @@ def breaches(
     ``since`` counts if the decision that began it is among them. Breaches that several daemons
     found at the same time count once. The longest come first.
     """
-    scopes: dict[tuple[str, str], dict[str, list[Decision]]] = {}
+    scopes: dict[tuple[str, Segment], dict[str, list[Decision]]] = {}
     for decision in sorted(decisions, key=attrgetter("at")):
         if decision.model_name == model_name and decision.at < until:
-            daemons = scopes.setdefault((decision.rule, decision.temperature), {})
+            daemons = scopes.setdefault((decision.rule, decision.segment), {})
             daemons.setdefault(decision.daemon, []).append(decision)
     breaches = []
-    for (rule, temperature), daemons in scopes.items():
+    for (rule, segment), daemons in scopes.items():
         spans = _merged(span for own in daemons.values() for span in _spans(own, until))
         inside = [span for span in spans if span[1] > since]
         if not inside:
@@ -244,7 +245,7 @@ def breaches(
         breaches.append(
             ReportBreach(
                 rule=rule,
-                temperature=temperature,
+                segment=segment,
                 severity=max(begun, key=attrgetter("at")).severity,
                 count=len(inside),
                 seconds=sum(end - max(begin, since) for begin, end in inside),
@@ -252,7 +253,7 @@ def breaches(
             )
         )
     return tuple(
-        sorted(breaches, key=lambda breach: (-breach.seconds, breach.rule, breach.temperature))
+        sorted(breaches, key=lambda breach: (-breach.seconds, breach.rule, breach.segment))
     )
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from specwatch.domain import acceptance, breakeven
 from specwatch.domain.interval import Interval
 from specwatch.domain.merge import sum_fields, sum_tallies
-from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
+from specwatch.domain.model import ALL, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import total
 from specwatch.domain.tuning import LARGEST_BATCH
 from specwatch.report import latencies
 from specwatch.report.estimates import Crossing, Ratio, ReportBestK, WhatIf, ratio_of
 from specwatch.report.latencies import summed
 from specwatch.report.model import ReportLoad
+from specwatch.report.segments import without_speculation
 from specwatch.report.speedups import Speedups
-from specwatch.report.temperatures import without_speculation
 from specwatch.report.window_sums import LedgerCell
 
 LEAST_GAIN = 0.05
@@ -26,6 +27,7 @@ even if drafts cost nothing."""
 WORTH_ANOTHER_K = 1.03
 """Predicted gain over the present k, and over none, below which no other k is recommended:
 predictions are wrong by as much."""
+_Name = TypeVar("_Name")
 _COUNTED = ("draft_tokens", "accepted_tokens", "generation_tokens")
 
 
@@ -58,7 +60,7 @@ def loads(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportLoad, 
                 step_cost=None if line is None else ratio_of(line.step_cost),
                 break_even_acceptance=None if line is None else ratio_of(line.acceptance),
                 tpot_on=latencies.quantiles(summed(tally for _, tally in now)),
-                tpot_off=without_speculation(cells, measured, ALL_TEMPERATURES, "tpot", now),
+                tpot_off=without_speculation(cells, measured, ALL, "tpot", now),
             )
         )
     return tuple(rows)
@@ -179,14 +181,14 @@ def present_k(cells: Sequence[LedgerCell], measured: Speedups) -> int | None:
     return acceptance.fixed_draft_length(sum_tallies(newest))
 
 
-def winning(rows: Iterable[tuple[str, Ratio | None]]) -> tuple[str, ...]:
+def winning(rows: Iterable[tuple[_Name, Ratio | None]]) -> tuple[_Name, ...]:
     """Those whose whole interval is above 1."""
     return tuple(
         name for name, speedup in rows if speedup and speedup.lower and speedup.lower > 1.0
     )
 
 
-def losing(rows: Iterable[tuple[str, Ratio | None]]) -> tuple[str, ...]:
+def losing(rows: Iterable[tuple[_Name, Ratio | None]]) -> tuple[_Name, ...]:
     """Those whose whole interval is below 1."""
     return tuple(
         name for name, speedup in rows if speedup and speedup.upper and speedup.upper < 1.0

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode, Segment
 from specwatch.report.estimates import (
     Amount,
     Bounds,
@@ -47,7 +47,7 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     recommendation: str
     speedup: Ratio | None = None
     objective: Literal["e2e", "tpot", "ttft"] | None = None
-    """Of the overall speedup; those by temperature, load and draft tokens are per token."""
+    """Of the overall speedup; those by segment, load and draft tokens are per token."""
     change: str = ""
     """The recommended change that gains most, in a few words; empty if none gains 5 %."""
     gain: float | None = None
@@ -56,9 +56,8 @@ class ReportAnswer(Struct, frozen=True, kw_only=True):
     hours_saved: Amount | None = None
     gpu_hours_saved: Amount | None = None
     gpus: int | None = None
-    winning_temperatures: tuple[str, ...] = ()
-    losing_temperatures: tuple[str, ...] = ()
-    losing_segments: tuple[str, ...] = ()
+    winning_segments: tuple[Segment, ...] = ()
+    losing_segments: tuple[Segment, ...] = ()
     winning_loads: tuple[str, ...] = ()
     losing_loads: tuple[str, ...] = ()
 
@@ -77,28 +76,16 @@ class ReportTraffic(Struct, frozen=True, kw_only=True):
     generation_tokens_before: int | None = None
 
 
-class Temperature(Struct, frozen=True, kw_only=True):
-    """One temperature bucket, or ``all``. ``share`` is that of the requests (of ``all`` 1)."""
+class ReportSegment(Struct, frozen=True, kw_only=True):
+    """One segment. ``share`` is that of the requests of its dimension (of all requests 1); only
+    temperatures have latencies of single requests, others the mean ``tpot``, over tokens."""
 
-    temperature: str
+    segment: Segment
     requests: int
     share: float | None
     acceptance: ReportAcceptance
     acceptance_before: float | None
     ttft: ReportLatency
-    tpot: ReportLatency
-    speedup: Ratio | None = None
-
-
-class ReportSegment(Struct, frozen=True, kw_only=True):
-    """One segment, as ``KIND=VALUE``. ``share`` is that of the requests of its kind; of ``tpot``
-    only means are known, over tokens."""
-
-    segment: str
-    requests: int
-    share: float | None
-    acceptance: ReportAcceptance
-    acceptance_before: float | None
     tpot: ReportLatency
     speedup: Ratio | None = None
 
@@ -191,7 +178,7 @@ class ReportBreach(Struct, frozen=True, kw_only=True):
     """How often and how long a rule was in breach."""
 
     rule: str
-    temperature: str
+    segment: Segment
     severity: str
     count: int
     seconds: float
@@ -304,7 +291,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     ``standby_cost`` is the time per token in standby (0 draft tokens) over that without
     speculation; if it was in standby and this is not known, ``standby_cost_missing`` says why.
 
-    ``all`` comes first in temperatures and goodput, the newest in experiments. The guard switched
+    ``all`` comes first in segments and goodput, the newest in experiments. The guard switched
     it off by itself for ``seconds_off_by_guard``, else by order for ``seconds_off_by_order``.
     """
 
@@ -315,8 +302,7 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     traffic: ReportTraffic
     standby_cost: Ratio | None = None
     standby_cost_missing: str | None = None
-    temperatures: tuple[Temperature, ...]
-    segments: tuple[ReportSegment, ...] = ()
+    segments: tuple[ReportSegment, ...]
     loads: tuple[ReportLoad, ...] = ()
     crossing: Crossing | None = None
     best_k: ReportBestK | None = None
@@ -340,6 +326,10 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     more_experiments: int = 0
     live_experiment: LiveExperiment | None = None
     """That of the target, over all its models."""
+
+    def of(self, dimension: str) -> list[ReportSegment]:
+        """All requests, then the segments of a dimension."""
+        return [one for one in self.segments if one.segment.dimension in (ALL.dimension, dimension)]
 
 
 class ReportFleet(Struct, frozen=True, kw_only=True):

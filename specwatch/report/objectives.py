@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from specwatch.config.rules import Slo
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
+from specwatch.domain.model import ALL, HOUR, Mode, Tally, Window
 from specwatch.domain.sample import samples_of
 from specwatch.report.estimates import Bounds
 from specwatch.report.model import ReportGoodput, ReportObjective, WorstHour
@@ -126,7 +126,7 @@ def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> It
     metrics = {slo.metric for slo in slos}
     begun = [window for window in windows if window.start < until]
     if all(
-        window.series.temperature == ALL_TEMPERATURES
+        window.series.segment == ALL
         and all(getattr(window.tally, metric) is not None for metric in metrics)
         for window in begun
     ):

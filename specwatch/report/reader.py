@@ -11,7 +11,7 @@ from specwatch.config.sections import Baselines, nearest
 from specwatch.config.target import Target
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.experiments import Experiment
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Mode, Objective
+from specwatch.domain.model import ALL, HOUR, MINUTE, Mode, Objective
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.report.bucket_sums import BucketSums
@@ -186,7 +186,7 @@ class _SourceReader:
                     since=self._until - self._max_age,
                     until=self._until,
                     target=name,
-                    temperature=ALL_TEMPERATURES,
+                    dimension=ALL.dimension,
                     mode=Mode.STANDBY,
                 )
             ),
@@ -196,17 +196,11 @@ class _SourceReader:
         before = 2 * self._since - self._until
         # The budget of an objective is over its window, which may be longer.
         longest = max((slo.window for slo in self._slos), default=0.0)
-        wholes = {
-            id_: member
-            for id_, member in members.items()
-            if member.series.temperature == ALL_TEMPERATURES
-        }
+        wholes = {id_: member for id_, member in members.items() if member.series.segment == ALL}
         if self._by_minutes(members, before):
             hour = before // HOUR * HOUR
             yield from self._hours(wholes, self._until - longest, hour)
-            yield from self._reader.windows(
-                since=hour, until=self._until, target=name, segments=True
-            )
+            yield from self._reader.windows(since=hour, until=self._until, target=name)
             return
         yield from self._hours(wholes, self._until - longest, before)
         yield from self._hours(members, before, self._until)

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from specwatch.domain import histogram
 from specwatch.domain.buckets import order_of
 from specwatch.domain.histogram import Quantile
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
+from specwatch.domain.model import (
+    ALL,
+    HOUR,
+    MINUTE,
+    TEMPERATURE,
+    Histogram,
+    Mode,
+    Segment,
+    Window,
+)
 from specwatch.domain.sample import Sample
-from specwatch.domain.segments import kind_of
 from specwatch.domain.speedup import Comparison
 from specwatch.report import latencies
 from specwatch.report.grouped_data import Drafted, WindowSlice, add_drafted, drafted_of
@@ -52,7 +60,7 @@ class Plots:
         self._step = 0
         self._start = 0
         self._slices: list[WindowSlice] = []
-        self._acceptance: dict[str, list[AcceptancePoint]] = {}
+        self._acceptance: dict[Segment, list[AcceptancePoint]] = {}
         self._latency: list[LatencyPoint] = []
         self._load: list[LoadPoint] = []
         self._off: list[Window] = []
@@ -77,11 +85,12 @@ class Plots:
         span = self._until - self._since
         least = 10 * MINUTE if span <= 6 * HOUR else math.ceil(span / MOST_SPEEDUPS / HOUR) * HOUR
         step = max(self._step, least)
-        labels = sorted(self._acceptance.keys() - {ALL_TEMPERATURES}, key=order_of)
-        ordered = [ALL_TEMPERATURES, *labels] if self._acceptance else []
         return ReportSeries(
             step=self._step,
-            acceptance={label: tuple(self._acceptance.get(label, ())) for label in ordered},
+            acceptance={
+                segment.value: tuple(self._acceptance[segment])
+                for segment in sorted(self._acceptance, key=order_of)
+            },
             latency=tuple(self._latency),
             load=tuple(self._load),
             speedup=tuple(
@@ -148,14 +157,14 @@ def _merged(windows: Iterable[Window]) -> Iterator[Gap]:
         yield Gap(start=begin, end=end)
 
 
-def _drafted(slices: Iterable[WindowSlice]) -> dict[str, Drafted]:
+def _drafted(slices: Iterable[WindowSlice]) -> dict[Segment, Drafted]:
     """By temperature, if there are drafts."""
-    drafted: dict[str, Drafted] = {}
+    drafted: dict[Segment, Drafted] = {}
     for piece in slices:
-        counts = [(label, one) for label, one in piece.drafted.items() if not kind_of(label)]
+        counts = [each for each in piece.drafted.items() if each[0].dimension == TEMPERATURE]
         if piece.wholes and piece.wholes[0].tally.drafts is None:  # only the tap counts them
-            counts += [(ALL_TEMPERATURES, counted) for _, counted in counts]
-        counts += [(ALL_TEMPERATURES, drafted_of(window.tally)) for window in piece.wholes]
+            counts += [(ALL, counted) for _, counted in counts]
+        counts += [(ALL, drafted_of(window.tally)) for window in piece.wholes]
         for label, counted in counts:
             if counted[0]:
                 add_drafted(drafted, label, counted)

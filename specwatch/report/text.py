@@ -72,9 +72,9 @@ def _part(part: Part, model: ModelReport | None, width: int, bar: str) -> Iterat
         for item in part.items:
             yield from _paragraph(f"* {item}", width, _COLOURS[part.style], indent=2)
     elif isinstance(part, Figure):
-        counts = model.temperatures[0].acceptance.histogram if model else None
+        counts = model.segments[0].acceptance.histogram if model else None
         if part.plot == "histogram" and counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
-            # How many tokens of a draft were accepted, over all temperatures.
+            # How many tokens of a draft were accepted, over all requests.
             shares = [count / sum(counts) for count in counts]
             rows = [(str(length), figures.percent(share)) for length, share in enumerate(shares)]
             bars: list[tuple[float | None, Style]] = [(share, "") for share in shares]

@@ -9,16 +9,25 @@ from typing import NamedTuple, TypeVar
 
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
+    TEMPERATURE,
     Environment,
     Gauges,
     Histogram,
     Mode,
+    Segment,
     Tally,
     Window,
 )
-from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.domain.segments import kind_of
+from specwatch.domain.sample import (
+    Pace,
+    Requests,
+    Sample,
+    completed,
+    divided,
+    pace_of,
+    requests_of,
+)
 from specwatch.report.grouped_data import Drafted, SlicePlace, WindowSlice, add_drafted
 
 _Any = TypeVar("_Any")
@@ -38,30 +47,29 @@ _OF_DRAFTS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_positio
 
 @dataclass(slots=True)
 class LedgerCell:
-    """The windows of one key: tallies by temperature and segment, sampled gauges in seconds."""
+    """The windows of one key: tallies by segment, sampled gauges in seconds."""
 
     place: SlicePlace
-    tallies: dict[str, Tally]
+    tallies: dict[Segment, Tally]
     observed: float = 0.0
     busy: float = 0.0
     running: float = 0.0
 
     @property
     def all(self) -> Tally:
-        """All temperatures; empty if the server has no window."""
-        return self.tallies.get(ALL_TEMPERATURES, _NOTHING)
+        """All requests; empty if the server has no window."""
+        return self.tallies.get(ALL, _NOTHING)
 
 
 class LedgerMinute(NamedTuple):
-    """A sound window of all temperatures with its pace, for speedups; ``buckets`` has the counts by
-    temperature and segment."""
+    """A sound window of all requests with its pace, and what its segments drafted."""
 
     start: int
     length: int
     pace: Pace
     counted: Tally
     gauges: Gauges
-    buckets: Mapping[str, Drafted]
+    segments: Mapping[Segment, Drafted]
     requests: Requests | None
 
 
@@ -92,7 +100,7 @@ class Ledger:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._sums: dict[SlicePlace, dict[str, RunningSum]] = {}
+        self._sums: dict[SlicePlace, dict[Segment, RunningSum]] = {}
         self._sampled: dict[SlicePlace, list[float]] = {}
         self.minutes: dict[Kind, list[LedgerMinute]] = {}
         """Of the period with speculation, and of both periods without."""
@@ -113,7 +121,7 @@ class Ledger:
     def samples(self, most: int) -> list[Sample]:
         """The period with speculation as samples, of each kind at most so many stretches."""
         return [
-            _sample(kind, stretch, _by_label(stretch))
+            _sample(kind, stretch, _by_segment(stretch))
             for kind, minutes in self.minutes.items()
             if kind[0] is Mode.ON
             for stretch in stretches(minutes, most)
@@ -121,7 +129,7 @@ class Ledger:
 
     def samples_in(self, step: int, since: int) -> list[Sample]:
         """The same as a sample of each kind and ``step`` seconds from ``since`` on, without
-        temperatures and segments."""
+        segments."""
         return [
             _sample(kind, list(inside), {})
             for kind, minutes in self.minutes.items()
@@ -129,21 +137,21 @@ class Ledger:
             for _, inside in groupby(minutes, key=lambda one: (one.start - since) // step)
         ]
 
-    def _cell(self, place: SlicePlace, sums: dict[str, RunningSum]) -> LedgerCell:
-        tallies = {label: added.total() for label, added in sums.items()}
-        whole = tallies.pop(ALL_TEMPERATURES, None)
+    def _cell(self, place: SlicePlace, sums: dict[Segment, RunningSum]) -> LedgerCell:
+        tallies = {segment: added.total() for segment, added in sums.items()}
+        whole = tallies.pop(ALL, None)
         if whole is not None:
-            buckets = [counted for label, counted in tallies.items() if not kind_of(label)]
-            tallies = {ALL_TEMPERATURES: completed(whole, buckets), **tallies}
+            buckets = [each for of, each in tallies.items() if of.dimension == TEMPERATURE]
+            tallies = {ALL: completed(whole, buckets), **tallies}
         return LedgerCell(place, tallies, *self._sampled.get(place, ()))
 
     def _add(self, one: WindowSlice) -> None:
         sums = self._sums.setdefault(one.place, {})
-        for window in (*one.wholes, *one.parts, *one.segments):
-            label = window.series.temperature
-            if label not in sums:
-                sums[label] = RunningSum(_SUMMED if one.place.now else _BEFORE)
-            sums[label].add(window.tally)
+        for window in (*one.wholes, *one.parts):
+            segment = window.series.segment
+            if segment not in sums:
+                sums[segment] = RunningSum(_SUMMED if one.place.now else _BEFORE)
+            sums[segment].add(window.tally)
         if not one.wholes:
             return
         sampled = self._sampled.setdefault(one.place, [0.0, 0.0, 0.0])
@@ -167,11 +175,12 @@ class Ledger:
             return
         counted = window.tally
         if place.silent and any(place.silent):
-            counted = completed(counted, [window.tally for window in one.parts])
+            by_temperature = (e for e in one.parts if e.series.segment.dimension == TEMPERATURE)
+            counted = completed(counted, [part.tally for part in by_temperature])
         pace = pace_of(counted)
         if pace is None:
             return
-        buckets = {label: counts for label, counts in one.drafted.items() if counts[0]}
+        drafted = {segment: counts for segment, counts in one.drafted.items() if counts[0]}
         kind = (
             place.mode, place.load_bin, place.environment, pace.by_token,
             counted.drafts is not None,
@@ -183,7 +192,7 @@ class Ledger:
                 pace,
                 counted,
                 window.gauges,
-                buckets,
+                drafted,
                 requests_of(counted, window.gauges),
             )
         )
@@ -202,16 +211,18 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
-def _by_label(minutes: Iterable[LedgerMinute]) -> dict[str, Tally]:
-    """The drafts of each temperature and segment, added up."""
-    drafted: dict[str, Drafted] = {}
+def _by_segment(minutes: Iterable[LedgerMinute]) -> dict[Segment, Tally]:
+    """The drafts of each segment, added up."""
+    drafted: dict[Segment, Drafted] = {}
     for minute in minutes:
-        for label, counts in minute.buckets.items():
-            add_drafted(drafted, label, counts)
-    return {label: Tally(*counts) for label, counts in drafted.items()}
+        for segment, counts in minute.segments.items():
+            add_drafted(drafted, segment, counts)
+    return {segment: Tally(*counts) for segment, counts in drafted.items()}
 
 
-def _sample(kind: Kind, minutes: Sequence[LedgerMinute], drafted: Mapping[str, Tally]) -> Sample:
+def _sample(
+    kind: Kind, minutes: Sequence[LedgerMinute], drafted: Mapping[Segment, Tally]
+) -> Sample:
     mode, _, environment, by_token, _ = kind
     first, last = minutes[0], minutes[-1]
     seconds, tokens, sampled, busy, running = _totals(
@@ -250,8 +261,7 @@ def _sample(kind: Kind, minutes: Sequence[LedgerMinute], drafted: Mapping[str, T
         tally=counted,
         gauges=Gauges(sampled, busy, running, max(waiting, 0.0) if count else 0.0),
         environment=environment,
-        buckets={label: tally for label, tally in drafted.items() if not kind_of(label)},
-        segments={label: tally for label, tally in drafted.items() if kind_of(label)},
+        segments=divided(drafted),
     )
 
 

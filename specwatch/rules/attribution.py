@@ -19,13 +19,13 @@ from typing import TypeVar
 from specwatch.config.rules import Rule
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
-from specwatch.domain.model import MINUTE
+from specwatch.domain.model import MINUTE, Segment
 from specwatch.domain.period import LENGTH, PACE, SPEEDUP, Part, Period, comparable
 from specwatch.domain.period_differences import Difference, differences
 from specwatch.domain.sample import Sample
 from specwatch.rules.history import REFERENCE_SECONDS
 
-_Key = TypeVar("_Key", int, str)
+_Key = TypeVar("_Key", int, Segment)
 _LEAST = 1e-9
 """A change of a logarithm below this is rounding."""
 _EFFECTS = {
@@ -261,11 +261,11 @@ def _sentence(
     return f"{clause}: {_EFFECTS[metric].format(effect)}"
 
 
-def _mix_clause(old: Mapping[str, Part], new: Mapping[str, Part]) -> str:
+def _mix_clause(old: Mapping[Segment, Part], new: Mapping[Segment, Part]) -> str:
     """The temperature that gained most."""
-    before = {label: old[label].share if label in old else 0.0 for label in new}
-    label = max(sorted(new), key=lambda one: new[one].share - before[one])
-    return f"draft tokens at temperature {label} {_moved(before[label], new[label].share)}"
+    before = {one: old[one].share if one in old else 0.0 for one in new}
+    most = max(sorted(new), key=lambda one: new[one].share - before[one])
+    return f"draft tokens at temperature {most.value} {_moved(before[most], new[most].share)}"
 
 
 def _acceptance_clause(before: Period, after: Period, sign: float) -> str:
@@ -274,12 +274,12 @@ def _acceptance_clause(before: Period, after: Period, sign: float) -> str:
     if old is None or new is None:
         return f"acceptance {_moved(before.acceptance, after.acceptance)}"
 
-    def effect(label: str) -> float:
+    def effect(label: Segment) -> float:
         first, second = old[label], new[label]
         return sign * (first.share + second.share) * (second.figure - first.figure)
 
     label = max(sorted(old.keys() & new.keys()), key=effect)
-    return f"acceptance at temperature {label} {_moved(old[label].figure, new[label].figure)}"
+    return f"acceptance at temperature {label.value} {_moved(old[label].figure, new[label].figure)}"
 
 
 def _moved(old: float, new: float, form: str = ".0%") -> str:

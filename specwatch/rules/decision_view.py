@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import load_bin_label
+from specwatch.domain.model import Segment, load_bin_label
 from specwatch.domain.speedup import mended_by_calibration
 from specwatch.domain.units import format_duration
 from specwatch.rules.decisions import ModelDecision, TargetDecision, leading
@@ -56,13 +56,13 @@ class BinView(Struct, frozen=True):
     simultaneous: float = 0.0
 
 
-class BucketSpeedupView(Struct, frozen=True):
-    """One temperature bucket with its measured speedup."""
+class SegmentSpeedupView(Struct, frozen=True):
+    """One segment with its measured speedup; ``share`` is that of the drafts of its dimension."""
 
-    temperature: str
+    segment: Segment
     share: float
     acceptance_rate: float | None
-    speedup: Interval | None
+    speedup: Interval
     loses: bool
 
 
@@ -135,7 +135,7 @@ class ModelView(Struct, frozen=True):
     covered: float
     bins: list[BinView]
     assumed_acceptance: float | None
-    buckets: list[BucketSpeedupView]
+    segments: list[SegmentSpeedupView]
     best_k: BestKView | None
     best_k_unknown: str | None
     baseline: BaselineView
@@ -176,12 +176,12 @@ class ReadingView(Struct, frozen=True):
 
 
 class FindingView(Struct, frozen=True):
-    """The verdict of a rule on one model and temperature; ``leading`` explains it best."""
+    """The verdict of a rule on one segment of a model; ``leading`` explains it best."""
 
     rule: str
     summary: str
     model_name: str
-    temperature: str
+    segment: Segment
     verdict: str
     seen: str
     since: float
@@ -265,9 +265,9 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
         minutes=assessment.samples,
         bins=[bin_view(bin_) for bin_ in assessment.bins],
         assumed_acceptance=None if known.prior is None else known.draft_cost_ratio,
-        buckets=[
-            view_of(BucketSpeedupView, bucket, temperature=label)
-            for label, bucket in assessment.buckets.items()
+        segments=[
+            view_of(SegmentSpeedupView, speedup, segment=segment)
+            for segment, speedup in assessment.segments.items()
         ],
         draft_lengths=known.draft_lengths and str(known.draft_lengths),
         ranks=[view_of(RankView, rank) for rank in known.ranks],
@@ -297,7 +297,7 @@ def model_view(known: ModelDecision, now: float) -> ModelView:
 
 
 def finding_view(finding: Finding) -> FindingView:
-    """The verdict of a rule on one model and temperature, with its readings."""
+    """The verdict of a rule on one segment of a model, with its readings."""
     rule, best = finding.rule, leading(finding)
     return view_of(
         FindingView,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specwatch.domain.model import UNJUDGED
+from specwatch.domain.model import UNJUDGED, Segment
 from specwatch.domain.speedup import NOT_SEEN, PresentSpeedup
 from specwatch.rules.evidence import LATELY
 
@@ -36,7 +36,7 @@ class Decision:
     daemon: str
     target: str
     model_name: str
-    temperature: str
+    segment: Segment
     rule: str
     at: float
     verdict: str
@@ -92,14 +92,14 @@ class TargetDecision:
     """The decision on one target.
 
     ``goodput`` is by model and seconds of the window. ``causes`` are the likely causes of breaches
-    by rule, model and temperature, where one stands out from noise.
+    by rule, model and segment, where one stands out from noise.
     """
 
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     slos: tuple[SloStatus, ...] = ()
     goodput: Mapping[str, Mapping[int, Goodput]] = field(default_factory=dict)
-    causes: Mapping[tuple[str, str, str], ChangeCause] = field(default_factory=dict)
+    causes: Mapping[tuple[str, str, Segment], ChangeCause] = field(default_factory=dict)
 
 
 def leading(one: Finding) -> tuple[Condition, Reading] | None:

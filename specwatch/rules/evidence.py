@@ -16,12 +16,13 @@ from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     HOUR,
     Environment,
     Mode,
     Objective,
     RankCounts,
+    Segment,
     Tally,
 )
 from specwatch.domain.ranks import Rank, ranks_of
@@ -55,7 +56,7 @@ class Evidence:
         samples: Sequence[Sample],
         *,
         baseline: Baseline,
-        reference: Mapping[str, Tally],
+        reference: Mapping[Segment, Tally],
         now: float,
         paced: Sequence[Sample] | None = None,
         memory: Memory | None = None,
@@ -69,7 +70,7 @@ class Evidence:
     ) -> None:
         """``samples`` are minutes, oldest first, as far back as the longest window.
 
-        ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
+        ``reference`` has the sums of an earlier period, of all requests and by temperature; ``now``
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline, as is
         ``same``, for ``samples``.
@@ -94,7 +95,7 @@ class Evidence:
         self._before = before or PresentSpeedup()
         self._windows: dict[float, Sequence[Sample]] = {}
         self._speculative: dict[tuple[float, bool], list[Sample]] = {}
-        self._tallies: dict[tuple[float, str, bool], Tally] = {}
+        self._tallies: dict[tuple[float, Segment, bool], Tally] = {}
         self._by_load: dict[float, dict[int | None, list[Sample]]] = {}
         self._latencies: dict[tuple[str, float], EqualLoad | str] = {}
         self._assessments: dict[float, Assessment] = {}
@@ -123,7 +124,7 @@ class Evidence:
         last hour; None if they do not."""
         ran = (e.environment for e in reversed(self._samples) if e.mode is Mode.ON)
         shown = draft_lengths.shown_by(next(ran, Environment()))
-        if shown is None and lengths_vary(self.tally(HOUR, ALL_TEMPERATURES)):
+        if shown is None and lengths_vary(self.tally(HOUR, ALL)):
             return DraftLengths.UNEXPLAINED
         return shown
 
@@ -168,12 +169,12 @@ class Evidence:
     def _adjusted(self) -> Comparison:
         return self._all.adjusted(self._usual())
 
-    def tally(self, seconds: float, temperature: str, *, sound: bool = False) -> Tally:
-        """The sum of a temperature over :meth:`speculative`."""
-        key = (seconds, temperature, sound)
+    def tally(self, seconds: float, segment: Segment, *, sound: bool = False) -> Tally:
+        """The sum of a segment over :meth:`speculative`."""
+        key = (seconds, segment, sound)
         if key not in self._tallies:
             samples = self.speculative(seconds, sound=sound)
-            self._tallies[key] = tally_of(samples, temperature)
+            self._tallies[key] = tally_of(samples, segment)
         return self._tallies[key]
 
     def at_equal_load(self, metric: str, seconds: float) -> EqualLoad | str:

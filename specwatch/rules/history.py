@@ -12,11 +12,12 @@ import msgspec
 from specwatch.domain.finishes import FinishedHour
 from specwatch.domain.merge import merge_tallies, sum_tallies
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     HOUR,
     MINUTE,
     Environment,
     Histogram,
+    Segment,
     Tally,
 )
 from specwatch.domain.sample import Sample, merged
@@ -44,12 +45,12 @@ class History:
         self._minutes: deque[Sample] = deque()
         self._blocks: deque[Sample] = deque()
         self._paced: deque[Sample] = deque()
-        self._hours: dict[int, dict[tuple[Environment, bool], dict[str, Tally]]] = {}
+        self._hours: dict[int, dict[tuple[Environment, bool], dict[Segment, Tally]]] = {}
         """By start, then environment and whether it was without speculation, then temperature."""
         self._whole_hours: set[int] = set()
         self._first: int | None = None
         """Start of the first minute that was ever taken."""
-        self._summed: tuple[tuple[float, Environment], dict[str, Tally]] | None = None
+        self._summed: tuple[tuple[float, Environment], dict[Segment, Tally]] | None = None
 
     @property
     def newest(self) -> Sample | None:
@@ -68,9 +69,14 @@ class History:
         return tuple(self._paced)
 
     @property
-    def temperatures(self) -> set[str]:
-        """Buckets and segments that had requests recently."""
-        return {label for sample in self.minutes for label in (*sample.buckets, *sample.segments)}
+    def segments(self) -> set[Segment]:
+        """Those that had requests recently."""
+        return {
+            segment
+            for sample in self.minutes
+            for of_dimension in sample.segments.values()
+            for segment in of_dimension
+        }
 
     def add(self, sample: Sample) -> bool:
         """Add a minute; false, and nothing is done, unless it is later than the last."""
@@ -127,8 +133,8 @@ class History:
         self._summed = None
         return new
 
-    def reference(self, now: float, environment: Environment) -> Mapping[str, Tally]:
-        """Drafts and tokens by temperature, ``all`` among them, over the 24 h before the last hour.
+    def reference(self, now: float, environment: Environment) -> Mapping[Segment, Tally]:
+        """Drafts and tokens of all requests and by temperature, over the 24 h before the last one.
 
         In whole hours of the clock, and only of what ran in an environment.
         """
@@ -138,8 +144,8 @@ class History:
             self._summed = (asked, self._sums(last, environment))
         return self._summed[1]
 
-    def _sums(self, last: float, environment: Environment) -> dict[str, Tally]:
-        parts: dict[str, list[Tally]] = {}
+    def _sums(self, last: float, environment: Environment) -> dict[Segment, Tally]:
+        parts: dict[Segment, list[Tally]] = {}
         for start, by_environment in self._hours.items():
             if last - REFERENCE_SECONDS <= start < last:
                 for (other, without), by_label in by_environment.items():
@@ -171,7 +177,7 @@ class History:
         if not without and not sample.tally.drafts:
             return
         sums = self._hours.setdefault(hour, {}).setdefault((sample.environment, without), {})
-        for label, counted in {ALL_TEMPERATURES: sample.tally, **sample.buckets}.items():
+        for label, counted in {ALL: sample.tally, **sample.buckets}.items():
             kept = msgspec.structs.replace(_only(counted, _HOURLY), requests=counted.requests)
             sums[label] = merge_tallies(sums.get(label, Tally()), kept)
 
@@ -222,4 +228,4 @@ def _only(counted: Tally, counters: Sequence[str], sums: Sequence[str] = ()) -> 
 
 
 def _paced(sample: Sample) -> Sample:
-    return replace(sample, tally=_only(sample.tally, _PACE, _PACE_TIMES), buckets={}, segments={})
+    return replace(sample, tally=_only(sample.tally, _PACE, _PACE_TIMES), segments={})

@@ -10,7 +10,15 @@ from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.domain.buckets import order_of
 from specwatch.domain.draft_lengths import DraftLengths
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, RankCounts, Window
+from specwatch.domain.model import (
+    ALL,
+    HOUR,
+    MINUTE,
+    Objective,
+    RankCounts,
+    Segment,
+    Window,
+)
 from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.domain.speedup import PresentSpeedup
@@ -22,7 +30,7 @@ from specwatch.rules.objectives import Goodput, SloStatus
 from specwatch.rules.verdicts import Finding, Verdict, judge
 
 GONE = 24.0 * HOUR
-"""Seconds without a minute after which a model, or a temperature, is dropped."""
+"""Seconds without a minute after which a model, or a segment, is dropped."""
 MOST_MODELS = 64
 """Models of one target in memory; one more replaces the one not seen for longest."""
 _STALE = 2.5 * MINUTE
@@ -127,24 +135,24 @@ class Judge:
             if self._room_for(name):
                 self._model(name).recall(samples_of(own))
 
-    def restore(self, rule: str, model_name: str, temperature: str, since: float) -> bool:
+    def restore(self, rule: str, model_name: str, segment: Segment, since: float) -> bool:
         """Restore a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
 
-        False, and nothing is done, if no rule applies to that model and temperature any more.
+        False, and nothing is done, if no rule applies to that model and segment any more.
         """
         known = next((candidate for candidate in self._rules if candidate.name == rule), None)
         if (
             known is None
             or not known.scope.takes_in(self.target, model_name)
-            or temperature not in known.scope.temperatures([temperature])
+            or segment not in known.scope.segments([segment])
             or not self._room_for(model_name)
         ):
             return False
-        self._model(model_name).findings[rule, temperature] = Finding(
+        self._model(model_name).findings[rule, segment] = Finding(
             rule=known,
             target=self.target,
             model_name=model_name,
-            temperature=temperature,
+            segment=segment,
             verdict=Verdict.BREACH,
             seen=Verdict.NO_DATA,
             since=since,
@@ -180,7 +188,7 @@ class Judge:
         for model in list(self._models.values()):
             if model.findings and now - model.judged_at > _STALE:
                 changed += self._judge(model, now)
-            if model.unseen(ALL_TEMPERATURES, now) > GONE:
+            if model.unseen(ALL, now) > GONE:
                 changed += self._leave(model, now)
         return tuple(changed)
 
@@ -192,7 +200,7 @@ class Judge:
         return tuple(ended)
 
     def findings(self) -> tuple[Finding, ...]:
-        """The latest findings, of every rule, model and temperature."""
+        """The latest findings, of every rule, model and segment."""
         return tuple(
             finding for model in self._models.values() for finding in model.findings.values()
         )
@@ -293,10 +301,10 @@ class Judge:
         for rule in self._rules:
             if not rule.scope.takes_in(self.target, model.name):
                 continue
-            for temperature in self._temperatures(rule, model):
-                before = model.findings.get((rule.name, temperature))
-                if temperature != ALL_TEMPERATURES and model.unseen(temperature, now) > GONE:
-                    model.findings.pop((rule.name, temperature), None)
+            for segment in self._segments(rule, model):
+                before = model.findings.get((rule.name, segment))
+                if segment != ALL and model.unseen(segment, now) > GONE:
+                    model.findings.pop((rule.name, segment), None)
                     if before is not None and before.in_breach:
                         changed.append(before.ended(now))
                     continue
@@ -305,23 +313,21 @@ class Judge:
                     evidence,
                     target=self.target,
                     model_name=model.name,
-                    temperature=temperature,
+                    segment=segment,
                     before=before,
                     draft_cost_ratio=self.draft_cost_ratio,
                 )
-                model.findings[rule.name, temperature] = finding
+                model.findings[rule.name, segment] = finding
                 if (before is not None and before.in_breach) is not finding.in_breach:
                     changed.append(finding)
         model.judged_at = now
         return changed
 
-    def _temperatures(self, rule: Rule, model: ModelRecord) -> tuple[str, ...]:
-        scope = rule.scope
-        if scope.temperature == ALL_TEMPERATURES and not scope.segment:
-            return (ALL_TEMPERATURES,)
-        judged = {temperature for name, temperature in model.findings if name == rule.name}
-        labels = model.temperatures | judged - {ALL_TEMPERATURES}
-        return scope.temperatures(sorted(labels, key=order_of))
+    def _segments(self, rule: Rule, model: ModelRecord) -> list[Segment]:
+        if rule.scope.dimension == ALL.dimension:
+            return [ALL]
+        judged = {segment for name, segment in model.findings if name == rule.name}
+        return rule.scope.segments(sorted({*model.segments, *judged}, key=order_of))
 
 
 def _by_model(windows: Iterable[Window]) -> Iterator[tuple[str, list[Window]]]:

@@ -15,7 +15,15 @@ from specwatch.domain import histogram
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.buckets import order_of
 from specwatch.domain.merge import merge_windows, present_since
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Histogram, Mode, Window
+from specwatch.domain.model import (
+    ALL,
+    MINUTE,
+    TEMPERATURE,
+    Histogram,
+    Mode,
+    Segment,
+    Window,
+)
 from specwatch.scrape.coverage import Coverage, coverages
 
 Points = tuple[tuple[float, float | None], ...]
@@ -26,14 +34,14 @@ Points = tuple[tuple[float, float | None], ...]
 class ModelHour:
     """One model over a span of minutes.
 
-    ``whole`` is of all temperatures, ``buckets`` by temperature, both summed over the minutes of
-    the present process in its present mode, which is with speculation where ``on``.
+    ``whole`` is of all requests, ``segments`` are in order, all summed over the minutes of the
+    present process in its present mode, which is with speculation where ``on``.
     """
 
     whole: Window | None
-    buckets: tuple[Window, ...]
-    points: Mapping[str, Points]
-    """By temperature, ``all`` among them."""
+    segments: tuple[Window, ...]
+    points: Mapping[Segment, Points]
+    """Of each segment, and of all requests."""
     on: bool
     coverage: Coverage | None
     start: int
@@ -43,12 +51,17 @@ class ModelHour:
     seconds: int
     """How long they are together."""
     request_acceptance: Histogram | None
-    """Of single requests at any temperature: of the buckets where only their source has it."""
+    """Of all requests: of the temperature buckets where only their source has it."""
 
-    def share(self, bucket: Window) -> float | None:
-        """Share of a bucket of the drafts whose temperature is known or ``unknown``."""
-        drafts = sum(tally.tally.drafts or 0 for tally in self.buckets)
-        return (bucket.tally.drafts or 0) / drafts if drafts else None
+    def share(self, segment: Window) -> float | None:
+        """Share of a segment of the drafts of its dimension."""
+        dimension = segment.series.segment.dimension
+        drafts = sum(
+            window.tally.drafts or 0
+            for window in self.segments
+            if window.series.segment.dimension == dimension
+        )
+        return (segment.tally.drafts or 0) / drafts if drafts else None
 
 
 def last_hour(
@@ -60,12 +73,12 @@ def last_hour(
     outside that span are left out; a sum of minutes counts as one, as long as it begins in
     it. Windows of several daemons count alike: each minute of a series is stored once.
     """
-    held: dict[str, dict[str, dict[str, list[Window]]]] = {}
+    held: dict[str, dict[str, dict[Segment, list[Window]]]] = {}
     for window in windows:
         if since <= window.start < until:
             one = window.series
             models = held.setdefault(one.target, {})
-            models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
+            models.setdefault(one.model_name, {}).setdefault(one.segment, []).append(
                 msgspec.structs.replace(window, series=msgspec.structs.replace(one, daemon=""))
             )
     return {
@@ -78,8 +91,8 @@ def last_hour(
     }
 
 
-def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
-    wholes = sorted(parts.get(ALL_TEMPERATURES, ()), key=lambda window: window.start)
+def _model(parts: Mapping[Segment, list[Window]]) -> ModelHour | None:
+    wholes = sorted(parts.get(ALL, ()), key=lambda window: window.start)
     begin = present_since(wholes)
     chosen = {
         label: [window for window in windows if window.start >= begin]
@@ -88,7 +101,6 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
     if not any(chosen.values()):
         return None
     sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
-    labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
     starts = [window.start for windows in parts.values() for window in windows]
     kept = [window for windows in chosen.values() for window in windows]
     spans = sorted({(window.start, window.start + window.length) for window in kept})
@@ -97,8 +109,8 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
         seconds += max(0, end - max(start, reached))
         reached = max(reached, end)
     return ModelHour(
-        whole=sums.get(ALL_TEMPERATURES),
-        buckets=tuple(sums[label] for label in labels),
+        whole=sums.get(ALL),
+        segments=tuple(sums[segment] for segment in sorted(sums, key=order_of) if segment != ALL),
         points={
             label: _points(windows, min(starts), max(starts)) for label, windows in parts.items()
         },
@@ -111,14 +123,14 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
     )
 
 
-def _request_acceptance(sums: Mapping[str, Window]) -> Histogram | None:
-    own = None if ALL_TEMPERATURES not in sums else sums[ALL_TEMPERATURES].tally.request_acceptance
+def _request_acceptance(sums: Mapping[Segment, Window]) -> Histogram | None:
+    own = None if ALL not in sums else sums[ALL].tally.request_acceptance
     if own is not None and own.count:
         return own
     return histogram.merge_all(
         one.tally.request_acceptance
         for label, one in sums.items()
-        if label != ALL_TEMPERATURES and one.tally.request_acceptance is not None
+        if label.dimension == TEMPERATURE and one.tally.request_acceptance is not None
     )
 
 

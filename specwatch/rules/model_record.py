@@ -12,12 +12,13 @@ from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.cost import CostModel, Observation
 from specwatch.domain.counterfactual import Memory, Minute
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
+    ALL,
     HOUR,
     Environment,
     Mode,
     Objective,
     RankCounts,
+    Segment,
 )
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import PresentSpeedup
@@ -27,8 +28,8 @@ from specwatch.rules.history import History
 from specwatch.rules.objectives import SloBook
 from specwatch.rules.verdicts import Finding
 
-Scope = tuple[str, str]
-"""Name of a rule, and a temperature."""
+Scope = tuple[str, Segment]
+"""Name of a rule, and a segment."""
 _Place = tuple[BaselineKey, int]
 _STEPS = 60
 """Minutes kept with the time of steps, of each load bin."""
@@ -76,8 +77,8 @@ class ModelRecord:
         self._new: dict[_Place, Measurement] = {}
         self._versions = False
         self._learned = 0
-        self._seen: dict[str, float] = {}
-        self.temperatures: set[str] = set()
+        self._seen: dict[Segment, float] = {}
+        self.segments: set[Segment] = set()
         """Those that had requests recently, when it was last judged."""
         self._ranks: deque[tuple[int, Environment, Mapping[str, RankCounts]]] = deque()
         """Of the minutes with speculation of the last hour, with their ends."""
@@ -261,18 +262,18 @@ class ModelRecord:
             ),
         )
         if self.newest:
-            self._seen[ALL_TEMPERATURES] = self.newest
-        self.temperatures = self.history.temperatures
-        for label in self.temperatures:
-            self._seen[label] = now
+            self._seen[ALL] = self.newest
+        self.segments = self.history.segments
+        for segment in self.segments:
+            self._seen[segment] = now
         return self.evidence
 
-    def unseen(self, temperature: str, now: float) -> float:
-        """Seconds since a temperature had requests, or since the first call for it.
+    def unseen(self, segment: Segment, now: float) -> float:
+        """Seconds since a segment had requests, or since the first call for it.
 
-        For ``all``: since the last minute.
+        For all requests: since the last minute.
         """
-        return now - self._seen.setdefault(temperature, now)
+        return now - self._seen.setdefault(segment, now)
 
     def _nameless(self) -> bool:
         """Whether its version is unknown but may become known, or was known before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Tally
+from specwatch.domain.model import Segment, Tally
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import Stretches
 from specwatch.rules.evidence import Evidence
@@ -21,7 +21,7 @@ class Reading(NamedTuple):
     interval: Interval | None = None
     drafts: int = 0
     requests: int = 0
-    """Finished requests; like ``drafts`` of the window and temperature."""
+    """Finished requests; like ``drafts`` of the window and segment."""
     basis: Basis = "counted"
     missing: str | None = None
     """Why there is no value, in words."""
@@ -46,7 +46,7 @@ class Query(NamedTuple):
 
     evidence: Evidence
     window: float
-    temperature: str
+    segment: Segment
     draft_cost_ratio: float
     usable: bool
 
@@ -57,8 +57,8 @@ class Query(NamedTuple):
 
     @property
     def tally(self) -> Tally:
-        """Their sum at the temperature."""
-        return self.evidence.tally(self.window, self.temperature, sound=self.usable)
+        """Their sum in the segment."""
+        return self.evidence.tally(self.window, self.segment, sound=self.usable)
 
     @property
     def requests(self) -> int:

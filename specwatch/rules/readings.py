@@ -14,11 +14,17 @@ from specwatch.domain.draft_lengths import CAUSES
 from specwatch.domain.facts import Fact
 from specwatch.domain.finishes import LEAST_REQUESTS, finish_change
 from specwatch.domain.group import LEAST_COMPARED
-from specwatch.domain.model import ALL_TEMPERATURES, EVENTS, HOUR, Histogram
+from specwatch.domain.model import (
+    ALL,
+    EVENTS,
+    HOUR,
+    TEMPERATURE,
+    Histogram,
+    Segment,
+)
 from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.ranks import Rank
 from specwatch.domain.sample import counted_in
-from specwatch.domain.segments import kind_of
 from specwatch.domain.shares import share_of
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW
 from specwatch.domain.switchback import LAUNCH, TUNED
@@ -43,19 +49,19 @@ def read(
     evidence: Evidence,
     *,
     window: float,
-    temperature: str = ALL_TEMPERATURES,
+    segment: Segment = ALL,
     draft_cost_ratio: float = DRAFT_COST_RATIO,
 ) -> Reading:
     """Read any of :data:`specwatch.config.rules.metrics.MEASURES` over the last ``window`` seconds.
 
-    A metric that is not known by temperature is that of all. What is read from minutes with
+    A metric that is not known of the segment is that of all. What is read from minutes with
     speculation has no value while the newest minute is not one of them. A substitute for another
     metric has no value once there was a baseline, acceptance none where drafts vary in length.
     ``draft_cost_ratio`` is the cost of a draft token in steps of the target, for what is assumed.
     Raises KeyError for another metric.
     """
     measure = MEASURES[metric]
-    where = temperature if measure.by_temperature else ALL_TEMPERATURES
+    where = segment if measure.known_of(segment.dimension) else ALL
     query = Query(evidence, window, where, draft_cost_ratio, measure.read_from == "usable")
     reading = _varying(evidence) if measure.fixed_length else None
     if reading is None and measure.instead_of:
@@ -78,13 +84,13 @@ _Reader = Callable[[Query], Reading]
 
 
 def _speedup(query: Query) -> Reading:
-    if query.temperature == ALL_TEMPERATURES:
+    if query.segment == ALL:
         return _compared(query)
     assessed = query.evidence.assessment(query.window)
-    bucket = {**assessed.buckets, **assessed.segments}.get(query.temperature)
+    bucket = assessed.segments.get(query.segment)
     if bucket is not None:
         return Reading(bucket.speedup.value, bucket.speedup, basis="measured")
-    where = "of this segment" if kind_of(query.temperature) else "at this temperature"
+    where = "at this temperature" if query.segment.dimension == TEMPERATURE else "of this segment"
     return no_value(assessed.missing or f"{TOO_FEW} {where}", "measured")
 
 
@@ -189,10 +195,11 @@ def _request_acceptance(q: float) -> _Reader:
 
 def _losing_share(query: Query) -> Reading:
     assessment = query.evidence.assessment(query.window)
-    if not assessment.buckets:
+    buckets = [one for of, one in assessment.segments.items() if of.dimension == TEMPERATURE]
+    if not buckets:
         missing = assessment.missing or "no measured speedup of any temperature"
         return no_value(missing, "measured", moot=not query.evidence.baseline.known)
-    losing = math.fsum(bucket.share for bucket in assessment.buckets.values() if bucket.loses)
+    losing = math.fsum(bucket.share for bucket in buckets if bucket.loses)
     return Reading(losing, basis="measured")
 
 
@@ -282,7 +289,7 @@ def _short_outputs(query: Query) -> Reading:
 def _loops(query: Query) -> Reading:
     if query.requests < LEAST_REQUESTS:
         return no_value(_FEW)
-    endings = [counted_in(sample, query.temperature).endings for sample in query.samples]
+    endings = [counted_in(sample, query.segment).endings for sample in query.samples]
     share = share_of([(ended.get("loop", 0), sum(ended.values())) for ended in endings])
     if share is None:
         return no_value("no tap counts loops", moot=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specwatch.config.rules import Rule
-from specwatch.domain.model import HOUR, MINUTE, Window
+from specwatch.domain.model import HOUR, MINUTE, Segment, Window
 from specwatch.domain.sample import Sample
 from specwatch.rules.attribution import Attribution, explain
 from specwatch.rules.history import REFERENCE_SECONDS
@@ -36,12 +36,12 @@ class Firing:
 
 @dataclass(slots=True)
 class RuleHistory:
-    """Firings of one rule for one model and temperature; ``unknown`` of the ``judged`` minutes had
+    """Firings of one rule for one model and segment; ``unknown`` of the ``judged`` minutes had
     too little data."""
 
     rule: Rule
     model_name: str
-    temperature: str
+    segment: Segment
     judged: int = 0
     unknown: int = 0
     firings: list[Firing] = field(default_factory=list)
@@ -56,14 +56,14 @@ class Replay:
         self._since = since
         self._now: int | None = None
         self._samples: dict[str, deque[Sample]] = {}
-        self._histories: dict[tuple[str, str, str], RuleHistory] = {}
+        self._histories: dict[tuple[str, str, Segment], RuleHistory] = {}
 
     def histories(self) -> list[RuleHistory]:
-        """One for each rule, model and temperature that was judged, in the order of the rules."""
+        """One for each rule, model and segment that was judged, in the order of the rules."""
         order = {rule.name: position for position, rule in enumerate(self._judge.rules)}
         return sorted(
             self._histories.values(),
-            key=lambda history: (history.model_name, order[history.rule.name], history.temperature),
+            key=lambda history: (history.model_name, order[history.rule.name], history.segment),
         )
 
     def load(self, windows: Iterable[Window]) -> None:
@@ -116,7 +116,7 @@ class Replay:
             firings.pop()
 
     def _history(self, finding: Finding) -> RuleHistory:
-        rule, scope = finding.rule, (finding.model_name, finding.temperature)
+        rule, scope = finding.rule, (finding.model_name, finding.segment)
         return self._histories.setdefault((rule.name, *scope), RuleHistory(rule, *scope))
 
 

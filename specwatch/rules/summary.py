@@ -5,6 +5,7 @@ An unknown is None. Quantiles come from merged counts and are never averaged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,8 +14,10 @@ from msgspec import Struct
 from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
+    TEMPERATURE,
     Histogram,
     Mode,
+    Segment,
     Series,
     Source,
     Tally,
@@ -22,7 +25,6 @@ from specwatch.domain.model import (
     events_of,
     load_bin_label,
 )
-from specwatch.domain.segments import kind_of
 from specwatch.engines.sample_names import mode_of
 from specwatch.scrape import switch, tally
 
@@ -76,10 +78,10 @@ class ScrapedTap(CoverageView, frozen=True, kw_only=True):
     failures: int
 
 
-class BucketView(Struct, frozen=True, kw_only=True):
-    """One temperature bucket of one page."""
+class ScrapedSegment(Struct, frozen=True, kw_only=True):
+    """One segment of one page; ``share`` is that of the drafts of its dimension."""
 
-    temperature: str
+    segment: Segment
     share: float | None
     requests: Mapping[str, int]
     drafts: int | None
@@ -116,7 +118,7 @@ class ScrapedModel(Struct, frozen=True, kw_only=True):
     tpot: LatencyView | None
     inter_token: LatencyView | None
     tap: ScrapedTap | None
-    temperatures: list[BucketView]
+    segments: list[ScrapedSegment]
 
 
 class WindowView(Struct, frozen=True, kw_only=True):
@@ -125,7 +127,7 @@ class WindowView(Struct, frozen=True, kw_only=True):
     daemon: str
     target: str
     model_name: str
-    temperature: str
+    segment: Segment
     start: int
     length: int
     mode: str
@@ -278,14 +280,13 @@ def models_of(
 
 def _taps(
     parts: tally.Parts, problems: list[str]
-) -> dict[str, tuple[ScrapedTap, list[BucketView]]]:
+) -> dict[str, tuple[ScrapedTap, list[ScrapedSegment]]]:
     """What the tap on a page counted, by model of the engine."""
     failures = sum(value for one, value in parts.tap.items() if one.quantity == "tap_failures")
     counted = buckets.by_model(
         {
             bucket: tally.tally_of(samples, problems)
             for bucket, samples in buckets.by_bucket(parts.tap, problems).items()
-            if not kind_of(bucket.temperature)
         },
         parts.models,
         "",
@@ -295,29 +296,31 @@ def _taps(
     for model in parts.models:
         tallies = counted.get(model, {})
         server_drafts = tally.tally_of(parts.models[model], []).drafts
-        total = merge.sum_tallies(tallies.values())
-        drafts = total.drafts or 0
+        drafts: Counter[str] = Counter()
+        for one, part in tallies.items():
+            drafts[one.dimension] += part.drafts or 0
+        total = merge.sum_tallies(
+            part for one, part in tallies.items() if one.dimension == TEMPERATURE
+        )
         tap = view_of(
             ScrapedTap,
             total,
             source=Source.TAP,
-            drafts=drafts,
-            coverage=drafts / server_drafts if server_drafts else None,
+            drafts=drafts[TEMPERATURE],
+            coverage=drafts[TEMPERATURE] / server_drafts if server_drafts else None,
             failures=int(failures),
         )
         result[model] = (
             tap,
             [
                 view_of(
-                    BucketView,
+                    ScrapedSegment,
                     part,
-                    temperature=label,
-                    share=(part.drafts or 0) / drafts if drafts else None,
+                    segment=one,
+                    share=(part.drafts or 0) / whole if (whole := drafts[one.dimension]) else None,
                     **_counts(part),
                 )
-                for label, part in sorted(
-                    tallies.items(), key=lambda item: buckets.order_of(item[0])
-                )
+                for one, part in sorted(tallies.items(), key=lambda item: buckets.order_of(item[0]))
             ],
         )
     return result
@@ -330,7 +333,7 @@ def _model(
     mode: Mode,
     draft_lengths: DraftLengths | None,
     tap: ScrapedTap | None,
-    temperatures: list[BucketView],
+    segments: list[ScrapedSegment],
 ) -> ScrapedModel:
     gauges = tally.sampled(samples)
     counted = tally.tally_of(samples, problems)
@@ -354,7 +357,7 @@ def _model(
         running=None if gauges.running is None else int(gauges.running),
         waiting=None if gauges.waiting is None else int(gauges.waiting),
         tap=tap,
-        temperatures=temperatures,
+        segments=segments,
     )
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from specwatch.config.rules import Condition, Rule
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.interval import Interval
+from specwatch.domain.model import Segment
 from specwatch.domain.speedup import STRETCHES
 from specwatch.rules.evidence import LONGEST_SILENCE, Evidence
 from specwatch.rules.reading import Reading
@@ -30,7 +31,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of a rule for one temperature of one model. Times are Unix.
+    """The state of a rule for one segment of one model. Times are Unix.
 
     ``verdict`` is the confirmed one, since ``since``; ``seen`` is that of this minute alone. While
     ``seen`` speaks for or against a breach and is not confirmed yet, ``pending`` is since when:
@@ -40,7 +41,7 @@ class Finding:
     rule: Rule
     target: str
     model_name: str
-    temperature: str
+    segment: Segment
     verdict: Verdict
     seen: Verdict
     since: float
@@ -59,7 +60,7 @@ class Finding:
         return self.verdict is Verdict.BREACH
 
     def ended(self, now: float) -> Finding:
-        """That of a model or temperature that was dropped at ``now``."""
+        """That of a model or segment that was dropped at ``now``."""
         nothing = Verdict.NO_DATA
         return replace(self, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
 
@@ -70,7 +71,7 @@ def judge(
     *,
     target: str,
     model_name: str,
-    temperature: str,
+    segment: Segment,
     before: Finding | None,
     draft_cost_ratio: float = DRAFT_COST_RATIO,
 ) -> Finding:
@@ -93,7 +94,7 @@ def judge(
             condition.metric,
             evidence,
             window=rule.window_of(condition),
-            temperature=temperature,
+            segment=segment,
             draft_cost_ratio=draft_cost_ratio,
         )
         readings.append((condition, _by_deciding_stretch(condition, reading)))
@@ -118,7 +119,7 @@ def judge(
         rule=rule,
         target=target,
         model_name=model_name,
-        temperature=temperature,
+        segment=segment,
         verdict=verdict,
         seen=seen,
         since=before.since if before is not None and before.verdict is verdict else evidence.now,

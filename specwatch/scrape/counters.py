@@ -167,14 +167,14 @@ def _bucket_fell(increments: Mapping[Series, float], counters: Mapping[Series, f
 
 def _cumulative(values: Mapping[Series, float]) -> bool:
     """Whether the counts of every histogram grow with the bound."""
-    histograms: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    histograms: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for series, value in values.items():
         if series.part == "bucket":
             try:
                 bound = float(series.key)
             except ValueError:
                 continue  # reported when the histogram is read
-            key = (series.quantity, series.model_name, series.engine, series.temperature)
+            key = (series.quantity, series.model_name, series.engine, series.segment)
             histograms.setdefault(key, []).append((bound, value))
     return all(
         lower[1] <= upper[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.merge import sum_tallies
-from specwatch.domain.model import ALL_TEMPERATURES, Source, Window
+from specwatch.domain.model import ALL, TEMPERATURE, Source, Window
 from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.scrape.taps import KEEP_RECORDS, Trouble
 
@@ -58,9 +58,9 @@ def coverages(
     parts: dict[str, list[Window]] = {}
     for window in windows:
         model = window.series.model_name
-        if window.series.temperature == ALL_TEMPERATURES:
+        if window.series.segment == ALL:
             of_all[model] = window
-        else:
+        elif window.series.segment.dimension == TEMPERATURE:
             parts.setdefault(model, []).append(window)
     by_model = {}
     for model in sorted({*of_all, *parts} - set(doubted)):

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from specwatch.domain import buckets, merge
 from specwatch.domain.buckets import Bucket
 from specwatch.domain.model import (
+    ALL,
     MINUTE,
     Cursor,
     Environment,
@@ -115,7 +116,7 @@ class OpenWindow:
         engine, inside = self.engine.increments, self.inside.increments
         for series, increment in increments.items():
             if increment:
-                counts = inside if tapped and series.temperature else engine
+                counts = inside if tapped and series.segment != ALL else engine
                 counts[series] = counts.get(series, 0.0) + increment
 
     def add_sample(self, model: str, mode: Mode, span: Gauges) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specwatch.domain.model import Mode, Series
+from specwatch.domain.model import ALL, Mode, Series
 
 QUANTITIES = ("switch_draft_tokens", "switch_ordered", "switch_schedule")
 _KNOWN = frozenset(QUANTITIES)
@@ -72,7 +72,7 @@ class DraftCounts(NamedTuple):
         """The counts of an engine's page."""
         sums = dict.fromkeys(cls._fields, 0.0)
         for series, value in samples.items():
-            if series.quantity in sums and not series.temperature:
+            if series.quantity in sums and series.segment == ALL:
                 sums[series.quantity] += value
         return cls(**sums)
 

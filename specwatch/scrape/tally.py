@@ -11,6 +11,7 @@ from typing import NamedTuple
 from specwatch.domain import histogram
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
+    ALL,
     COUNTERS,
     HISTOGRAMS,
     MAPPINGS,
@@ -21,9 +22,10 @@ from specwatch.domain.model import (
     Tally,
 )
 from specwatch.engines.sample_names import ENGINE_TITLES, GAUGES, SUPERSEDED, combined, meaningful
-from specwatch.engines.tap import KV_PRODUCER, OF_THE_PROCESS
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters, switch
+from specwatch_tap.families import OF_THE_PROCESS
+from specwatch_tap.launch import KV_PRODUCER
 
 _OF_THE_PROCESS = frozenset(
     {"process_start", "cache_config", "weight_updates", *OF_THE_PROCESS, *switch.QUANTITIES}
@@ -81,7 +83,7 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         if series.quantity in _OF_THE_PROCESS:
             if series.quantity == "tap_failures":
                 tap[series] = value
-        elif series.temperature:
+        elif series.segment != ALL:
             tap[series] = value
         else:
             if series.model_name != name:
@@ -240,13 +242,13 @@ def fingerprint_of(
     for series in sorted(series for series in samples if series.quantity in _SHOW_CONFIGURATION):
         if series.quantity == "cache_config":
             shown.append(f"{series.model_name}|{series.key}")
-        elif series.quantity == "accepted_per_position" and not series.temperature:
+        elif series.quantity == "accepted_per_position" and series.segment == ALL:
             positions[series.model_name, series.engine] += 1
         elif series.quantity == "launched_speculation":
             launched = series.key
         elif series.quantity == "weight_updates" and series.key in _CHANGE_WEIGHTS:
             weights += _whole(samples[series])
-        elif not series.temperature and series.quantity in ("lifetime_acceptance_rate", "drafts"):
+        elif series.segment == ALL and series.quantity in ("lifetime_acceptance_rate", "drafts"):
             unknown = unknown or series.quantity != "drafts" or samples[series] > 0
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     setting = switch.setting_of(samples)
@@ -274,7 +276,7 @@ def ranks_of(
     the series of the process, also those that did not move."""
     counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for series in known:
-        if series.quantity in RankCounts._fields and not series.temperature:
+        if series.quantity in RankCounts._fields and series.segment == ALL:
             of_rank = counts[series.model_name][series.engine]
             counted = of_rank.get(series.quantity, 0) + int(increments.get(series, 0.0))
             of_rank[series.quantity] = counted

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specwatch.domain.buckets import matching, order_of, unknown_models
-from specwatch.domain.model import UNKNOWN_TEMPERATURE, Series, Source
-from specwatch.domain.segments import kind_of
-from specwatch.domain.temperature import bucket_labels
+from specwatch.domain.model import ALL, TEMPERATURE, UNKNOWN_TEMPERATURE, Segment, Series, Source
 from specwatch.scrape.tally import Parts
+from specwatch_tap.temperature import bucket_labels
 
 BUCKETS_VARIABLE = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 """The environment variable with the temperature buckets of a tap."""
@@ -67,17 +66,17 @@ class Trouble:
 class _Count(NamedTuple):
     """One count of one of the engine's models: ``quantity`` is a key of _COMPARED.
 
-    A tap counts the same by temperature and by each ``kind`` of segments.
+    A tap counts the same by each dimension.
     """
 
     model: str
     quantity: str
-    kind: str = ""
+    dimension: str = ALL.dimension
 
     @property
     def of_all(self) -> _Count:
         """What the server counts."""
-        return self._replace(kind="")
+        return self._replace(dimension=ALL.dimension)
 
 
 class _Excess(NamedTuple):
@@ -101,7 +100,7 @@ class _Seen(NamedTuple):
     """Names on a tap's page, and whether it derived the acceptance of any request."""
 
     models: frozenset[str] = frozenset()
-    temperatures: frozenset[str] = frozenset()
+    temperatures: frozenset[Segment] = frozenset()
     failures: int = 0
     derives: bool = False
 
@@ -305,14 +304,14 @@ _JOINS_STEPS = (
 )
 
 
-def other_buckets(temperatures: Collection[str], edges: Sequence[float]) -> str | None:
+def other_buckets(temperatures: Collection[Segment], edges: Sequence[float]) -> str | None:
     """A sentence about buckets of a tap that ``edges`` do not have, if any."""
-    labels = set(temperatures) - {UNKNOWN_TEMPERATURE} if temperatures else set()
-    others = labels and labels - set(bucket_labels(edges))
+    expected = {Segment(TEMPERATURE, label) for label in bucket_labels(edges)}
+    others = set(temperatures) - expected - {UNKNOWN_TEMPERATURE}
     if not others:
         return None
     ordered = sorted(others, key=order_of)
-    named = ", ".join(label[:40] for label in ordered[:_MOST_SHOWN])
+    named = ", ".join(bucket.value[:40] for bucket in ordered[:_MOST_SHOWN])
     more = ", ..." if len(ordered) > _MOST_SHOWN else ""
     return (
         f"the tap has temperature buckets that temperature_buckets does not: {named}{more};"
@@ -326,11 +325,11 @@ def _failed(count: int) -> str:
 
 
 def _seen(tap: Mapping[Series, float]) -> _Seen:
-    named = {(series.model_name, series.temperature) for series in tap if series.temperature}
+    named = {(series.model_name, series.segment) for series in tap if series.segment != ALL}
     failures = sum(value for series, value in tap.items() if series.quantity == "tap_failures")
     return _Seen(
         frozenset(model for model, _ in named),
-        frozenset(temperature for _, temperature in named if not kind_of(temperature)),
+        frozenset(one for _, one in named if one.dimension == TEMPERATURE),
         int(failures),
         _has_records(tap, "derived"),
     )
@@ -353,12 +352,12 @@ def _counts(
     counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and (model := model_of(series)) is not None:
-            counts[_Count(model, series.quantity, kind_of(series.temperature))] += int(value)
+            counts[_Count(model, series.quantity, series.segment.dimension)] += int(value)
     return counts
 
 
 def _of_engine(samples: Mapping[Series, float]) -> Counter[_Count]:
-    return _counts(samples, lambda series: None if series.temperature else series.model_name)
+    return _counts(samples, lambda series: series.model_name if series.segment == ALL else None)
 
 
 def _of_tap(
@@ -367,7 +366,9 @@ def _of_tap(
     """By the engine's model."""
     return _counts(
         samples,
-        lambda series: matching(series.model_name, models, unnamed) if series.temperature else None,
+        lambda series: (
+            None if series.segment == ALL else matching(series.model_name, models, unnamed)
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from specwatch.domain import buckets
 from specwatch.domain.buckets import Bucket
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.model import (
+    ALL,
     MINUTE,
     Batch,
     Counters,
@@ -286,7 +287,7 @@ class WindowBuilder:
         closed, self._open = self._open, None
         if closed is not None:
             held = self._alternation.release({})
-            closed.add(held, tapped=any(series.temperature for series in held))
+            closed.add(held, tapped=any(series.segment != ALL for series in held))
             windows = self._build(closed, problems)
             self.closed_start = closed.start
         return ScrapeResult(self._batch(closed, windows), problems=tuple(problems))
@@ -495,13 +496,12 @@ class WindowBuilder:
             series = SeriesId(self._daemon, self._target, model or self.unnamed_model)
             total = tallies.get(model, Tally())
             of_all[model] = window.closed(series, model, modes[model], total, environment)
-        by_temperature = self._build_buckets(window, of_all, problems)
-        return (*of_all.values(), *by_temperature)
+        return (*of_all.values(), *self._build_segments(window, of_all, problems))
 
-    def _build_buckets(
+    def _build_segments(
         self, window: OpenWindow, of_all: Mapping[str, Window], problems: list[str]
     ) -> list[Window]:
-        """Windows by temperature of the tap in use, without models whose counts are doubted."""
+        """Windows by segment of the tap in use, without models whose counts are doubted."""
         source = self.taps.source
         if source is None:
             source = Source.TAP if window.inside else Source.PROXY

@@ -22,6 +22,7 @@ from specwatch.domain.model import (
     Environment,
     Histogram,
     Mode,
+    Segment,
     SeriesId,
     Source,
     Window,
@@ -176,7 +177,7 @@ def _series(series: SeriesId) -> SeriesId:
         storable(series.daemon),
         storable(series.target),
         storable(series.model_name),
-        storable(series.temperature),
+        Segment(storable(series.segment.dimension), storable(series.segment.value)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from specwatch.domain.model import Counters, Cursor, Series
+from specwatch.domain.model import Counters, Cursor, Segment, Series
 from specwatch.store.schema import cursors, layouts
 from specwatch.store.statements import decoded, insert
 from specwatch.store.texts import LARGEST_REMEMBERED, Finite, Layout, layout, storable
@@ -47,7 +47,7 @@ def pack_cursor(cursor: Cursor) -> PackedCursor:
     """Pack one cursor."""
     proxy = cursor.proxy
     own, of_proxy = tuple(cursor.samples), () if proxy is None else tuple(proxy.samples)
-    size = sum(map(len, itertools.chain(*own, *of_proxy)))
+    size = sum(len(text) for series in (*own, *of_proxy) for text in _family(series))
     # The layouts of hostile servers would take gigabytes.
     layout_of = _layout if size <= LARGEST_REMEMBERED else _layout.__wrapped__
     found = layout_of(own, of_proxy)
@@ -186,17 +186,16 @@ def _layout(own: tuple[Series, ...], proxy: tuple[Series, ...]) -> _Layout:
 
 
 def _family(series: Series) -> tuple[str, ...]:
-    return (*series._replace(key=""), series.key)
+    """All of a series as texts, its key last."""
+    segment = series.segment
+    of = series.quantity, series.part, series.model_name, series.engine
+    return *of, segment.dimension, segment.value, series.key
 
 
 def _families(series: tuple[Series, ...]) -> list[list[Any]]:
     """Series that differ only in their key as one entry."""
-    groups = itertools.groupby(series, lambda counter: counter._replace(key=""))
-    return [
-        [family.quantity, family.part, family.model_name, family.engine, family.temperature,
-         [member.key for member in members]]
-        for family, members in groups
-    ]  # fmt: skip
+    groups = itertools.groupby(map(_family, series), lambda texts: texts[:-1])
+    return [[*family, [texts[-1] for texts in members]] for family, members in groups]
 
 
 def _values(samples: Mapping[Series, float], order: tuple[Series, ...]) -> tuple[float, ...]:
@@ -212,8 +211,8 @@ def _short(value: float) -> float:
 def _series_of(content: str) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
     own, proxy = (
         tuple(
-            Series(quantity, part, model_name, engine, key, temperature)
-            for quantity, part, model_name, engine, temperature, keys in families
+            Series(quantity, part, model_name, engine, key, Segment(dimension, value))
+            for quantity, part, model_name, engine, dimension, value, keys in families
             for key in keys
         )
         for families in json.loads(content)

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from specwatch.domain.baseline import Measurement
 from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import HOUR, MINUTE, Mode, SeriesId, Window
-from specwatch.domain.segments import dimension_of, kind_of
 from specwatch.domain.switchback import Switchback
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
 _ROWS_AT_ONCE = 4000
 _MOST_COUNTED = 1_000_000
-_PLACE = attrgetter("start", "series.target", "series.model_name", "series.temperature")
+_WATCHED = attrgetter("target", "model_name", "daemon")
+_PLACE = attrgetter("start", "series.target", "series.model_name", "series.segment")
 
 
 class Selection(TypedDict, total=False):
@@ -41,12 +41,11 @@ class Selection(TypedDict, total=False):
     length: int
     target: str | None
     model_name: str | None
-    temperature: str | None
+    dimension: str | None
+    value: str | None
     daemon: str | None
     mode: Mode | None
     limit: int | None
-    segments: bool
-    """Whether windows of segments are read too: no by default."""
 
 
 class WatchedModel(NamedTuple):
@@ -55,7 +54,6 @@ class WatchedModel(NamedTuple):
     daemon: str
     target: str
     model_name: str
-    temperatures: tuple[str, ...]
     first_start: int
     last_start: int
 
@@ -108,25 +106,12 @@ class Reader:
 
     def targets(self) -> list[WatchedModel]:
         """The models that were watched, by target, model and daemon."""
+        column = schema.series.c
+        key = column.daemon, column.target, column.model_name
+        span = sa.func.min(column.first_start), sa.func.max(column.last_start)
         with self.connected() as connection:
-            rows = sorted(
-                read_series(connection),
-                key=lambda r: (r.target, r.model_name, r.daemon, r.first_start, r.id),
-            )
-        watched = []
-        for key, group in itertools.groupby(rows, lambda r: (r.daemon, r.target, r.model_name)):
-            members = list(group)
-            watched.append(
-                WatchedModel(
-                    *key,
-                    tuple(
-                        label for row in members if not kind_of(label := series_of(row).temperature)
-                    ),
-                    min(row.first_start for row in members),
-                    max(row.last_start for row in members),
-                )
-            )
-        return watched
+            rows = connection.execute(sa.select(*key, *span).group_by(*key))
+            return sorted((WatchedModel(*row) for row in rows), key=_WATCHED)
 
     def measurements(self, target: str | None = None) -> list[Measurement]:
         """The baselines of a target, or of all, by key, load bin and origin, of all daemons."""
@@ -277,20 +262,16 @@ class _Selection(NamedTuple):
 
 
 def _select_series(connection: sa.Connection, asked: Selection) -> _Selection:
-    table, label = schema.series, asked.get("temperature")
+    table = schema.series
     chosen = {
         name: str(value)
-        for name in ("target", "model_name", "daemon")
+        for name in ("target", "model_name", "dimension", "value", "daemon")
         if (value := asked.get(name)) is not None
     }
-    if label is not None:
-        chosen |= dimension_of(label)._asdict()
     rows = read_series(connection, *(table.c[name] == value for name, value in chosen.items()))
     total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
     series = {row.id: series_of(row) for row in rows}
-    if not asked.get("segments") and label is None:
-        rows = [row for row in rows if not kind_of(series[row.id].temperature)]
-    rows = sorted(rows, key=lambda r: (r.target, r.model_name, series[r.id].temperature, r.daemon))
+    rows = sorted(rows, key=lambda r: (r.target, r.model_name, r.dimension, r.value, r.daemon))
     return _Selection(
         {row.id: series[row.id] for row in rows},
         len(rows) == total,

@@ -9,8 +9,7 @@ import msgspec
 import sqlalchemy as sa
 import structlog
 
-from specwatch.domain.model import SeriesId
-from specwatch.domain.segments import label_in
+from specwatch.domain.model import Segment, SeriesId
 from specwatch.errors import ConfigError
 from specwatch.store import schema
 from specwatch.store.counts import Context
@@ -163,7 +162,7 @@ def read_series(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> Se
 
 def series_of(row: sa.Row[Any]) -> SeriesId:
     """The series of a row."""
-    return SeriesId(row.daemon, row.target, row.model_name, label_in(row.dimension, row.value))
+    return SeriesId(row.daemon, row.target, row.model_name, Segment(row.dimension, row.value))
 
 
 def add_layouts(

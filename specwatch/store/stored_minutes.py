@@ -9,7 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from specwatch.domain.minute_set import MinuteSet
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from specwatch.domain.model import ALL, HOUR, MINUTE, Window
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.store import schema
@@ -35,7 +35,7 @@ def counted_minutes(store: Store, target: str, since: float) -> dict[str, Minute
 
     def windows(length: int) -> Iterator[Window]:
         return store.windows(
-            since=since, until=_FAR, target=target, temperature=ALL_TEMPERATURES, length=length
+            since=since, until=_FAR, target=target, dimension=ALL.dimension, length=length
         )
 
     for window in windows(MINUTE):

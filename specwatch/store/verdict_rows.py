@@ -8,7 +8,7 @@ from typing import Any, Required, TypedDict, Unpack
 import msgspec
 import sqlalchemy as sa
 
-from specwatch.domain.segments import dimension_of, label_in
+from specwatch.domain.model import Segment
 from specwatch.rules.decisions import Decision
 from specwatch.store.schema import verdicts
 from specwatch.store.statements import decoded, insert
@@ -74,7 +74,8 @@ def _row(decision: Decision) -> dict[str, Any]:
     measured = decision.inputs.get("speedup") or {}
     return {
         **{name: storable(getattr(decision, name)) for name in _PLAIN},
-        **dimension_of(storable(decision.temperature))._asdict(),
+        "dimension": storable(decision.segment.dimension),
+        "value": storable(decision.segment.value),
         "at": int(decision.at),
         "speedup": measured.get("value") if "lower" in measured else None,
         "speedup_low": measured.get("lower"),
@@ -86,7 +87,7 @@ def _row(decision: Decision) -> dict[str, Any]:
 def _decision_of(row: sa.Row[Any]) -> Decision:
     return Decision(
         **{name: getattr(row, name) for name in _PLAIN},
-        temperature=label_in(row.dimension, row.value),
+        segment=Segment(row.dimension, row.value),
         at=float(row.at),
         inputs=msgspec.json.decode(row.inputs, type=dict[str, Any]),
     )

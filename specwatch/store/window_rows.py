@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from specwatch.domain.model import HOUR, SeriesId
-from specwatch.domain.segments import dimension_of
 from specwatch.store import schema
 from specwatch.store.counts import COLUMNS, Context, PackedWindow
 from specwatch.store.schema import runs
@@ -75,7 +74,8 @@ def add_series(
                 "daemon": series.daemon,
                 "target": series.target,
                 "model_name": series.model_name,
-                **dimension_of(series.temperature)._asdict(),
+                "dimension": series.segment.dimension,
+                "value": series.segment.value,
                 "first_start": start,
                 "last_start": start,
                 "rolled_until": start - start % HOUR,

@@ -8,7 +8,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from specwatch.domain.draft_lengths import CAUSES, DraftLengths
-from specwatch.engines.vllm import draft_lengths
 from specwatch.errors import CannotStrip, ConfigError
 from specwatch.vllm_cli import llama
 from specwatch.vllm_cli.command import (
@@ -22,6 +21,7 @@ from specwatch.vllm_cli.command import (
 from specwatch.vllm_cli.config_file import ReadFile
 from specwatch.vllm_cli.flags import MIDDLEWARE, MODEL, SPECULATIVE_CONFIG, is_switch
 from specwatch.vllm_cli.wrappers import VARIABLE_MARK, spelt
+from specwatch_tap.launch import draft_lengths
 
 _NOT_ACCELERATION = "extract_hidden_states"
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
@@ -108,9 +108,10 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
 
 def _draft_lengths(options: Sequence[Option]) -> DraftLengths | None:
     try:
-        return draft_lengths(speculation_of(options).config.get)
+        cause = draft_lengths(speculation_of(options).config.get)
     except ConfigError:
         return None  # vLLM would not start with it
+    return None if cause is None else DraftLengths(cause)
 
 
 def speculates(options: Sequence[Option]) -> bool:

@@ -187,7 +187,7 @@ class _Api:
 
     def targets(self, _: Request) -> Response:
         """The state of the daemon, and of each target: the last scrape and failure, acceptance
-        and latency over the last minutes (`recent`, `segments`), the `decision` (speedup,
+        and latency over the last minutes (`recent`, by segment), the `decision` (speedup,
         break-even, rules, objectives), the `guard`, and models of which the engine itself ended
         speculation (`stops`). `specwatch status --json` prints it.
         """
@@ -197,8 +197,9 @@ class _Api:
     def read_windows(self, request: Request) -> Response:
         """The stored windows, the earliest first; `more` says whether `limit` left some out.
 
-        Parameters: `since` (default: `1h`) and `until`; `target`, `model_name`, `temperature` and
-        `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at most 10000.
+        Parameters: `since` (default: `1h`) and `until`; `target`, `model_name`, `dimension`,
+        `value` and `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at
+        most 10000.
         """
         chosen = windows_query(request.query_params, self.status().now)
         limit = chosen["limit"]

@@ -20,7 +20,6 @@ from specwatch.problems import Problem, problems
 from specwatch.rules import decision_view
 from specwatch.rules.decision_view import DecisionView
 from specwatch.rules.decisions import TargetDecision
-from specwatch.rules.segment_view import SegmentView, segment_views
 from specwatch.rules.summary import (
     CoverageView,
     WindowView,
@@ -89,7 +88,6 @@ class TargetView(Struct, frozen=True):
     not_shown: list[str]
     guard: GuardView | None
     recent: list[WindowView]
-    segments: list[SegmentView]
     workload: str = ""
     pods: tuple[str, ...] = ()
     stops: Mapping[str, EngineStop] = {}
@@ -167,7 +165,6 @@ def _encoded(target: TargetStatus, decision: DecisionView, not_shown: list[str])
         "not_shown": not_shown,
         "guard": None if target.guard is None else guard_view(target.guard),
         "recent": [window_view(window) for window in target.recent],
-        "segments": segment_views(target.segments, target.segment_speedups),
     }
     view = TargetView(**_shared(target, TargetView) | fields)
     return msgspec.Raw(msgspec.json.encode(view))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic
 
 from specwatch.domain import acceptance, histogram
-from specwatch.domain.model import ALL_TEMPERATURES, EVENTS
+from specwatch.domain.model import EVENTS
 from specwatch.domain.tap_keys import UNCOVERED
 from specwatch.guard.state import Phase
 from specwatch.web import metric_values
@@ -38,8 +38,6 @@ from specwatch.web.metric_subjects import (
     LOAD,
     MODEL,
     REPORT,
-    SEGMENT,
-    SEGMENT_SPEEDUP,
     SERIES,
     SLO,
     SOURCE,
@@ -102,6 +100,9 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("summary", "specwatch_latency_seconds", SERIES,
         "Latency quantiles over the last minutes; +Inf beyond the last bound of the histogram.",
         metric_values.latencies, ("metric", "quantile")),
+    ExportedMetric("gauge", "specwatch_mean_tpot_seconds", SERIES,
+        "Mean time per output token after the first, over the last minutes.",
+        lambda series: series.tally.tpot and histogram.mean(series.tally.tpot)),
     ExportedMetric("gauge", "specwatch_prompt_tokens_per_second", LOAD,
         "Tokens of prompts a second over the last minutes.",
         lambda load: load.rate(load.tally.prompt_tokens)),
@@ -131,8 +132,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         metric_values.tap_up),
     ExportedMetric("gauge", "specwatch_coverage_ratio", COVERAGE,
         "Share of the server's drafts of the last minutes that its tap saw, and which tap.",
-        lambda seen: {(ALL_TEMPERATURES, str(seen.source)): seen.coverage},
-        ("temperature", "source")),
+        lambda seen: {str(seen.source): seen.coverage}, ("source",)),
     ExportedMetric("gauge", "specwatch_uncovered_requests", COVERAGE,
         "Requests of the last minutes whose acceptance the tap does not know, by why.",
         lambda seen: {reason: seen.uncovered.get(reason) for reason in UNCOVERED}, ("reason",)),
@@ -202,8 +202,7 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
     ExportedMetric("counter", "specwatch_engine_restarts", TARGET,
         "Restarts of the engine that were seen.", lambda target: target.status.restarts),
     ExportedMetric("gauge", "specwatch_series_left_out", TARGET,
-        "Models, series, segments, verdicts and objectives of the target that are too many to be"
-        " exported.",
+        "Models, series, verdicts and objectives of the target that are too many to be exported.",
         lambda target: target.left_out),
     ExportedMetric("gauge", "specwatch_speedup_ratio", SPEEDUP,
         "Speedup by speculation over the last hour, measured against the baseline at equal load.",
@@ -213,30 +212,6 @@ EXPORTED: tuple[ExportedMetric[Any], ...] = (
         lambda speedup: speedup.lower),
     ExportedMetric("gauge", "specwatch_speedup_ratio_upper", SPEEDUP,
         "Upper end of the 95 % confidence interval of specwatch_speedup_ratio.",
-        lambda speedup: speedup.upper),
-    ExportedMetric("gauge", "specwatch_segment_acceptance_ratio", SEGMENT,
-        "Accepted tokens / draft tokens of a segment over the last minutes, by the tap.",
-        lambda series: acceptance.acceptance_rate(series.tally)),
-    ExportedMetric("gauge", "specwatch_segment_acceptance_length", SEGMENT,
-        "Tokens of a step of a segment, the bonus token included, over the last minutes.",
-        lambda series: acceptance.mean_acceptance_length(series.tally)),
-    ExportedMetric("gauge", "specwatch_segment_drafts_per_second", SEGMENT,
-        "Drafts of a segment a second over the last minutes.",
-        lambda series: series.rate(series.tally.drafts)),
-    ExportedMetric("gauge", "specwatch_segment_requests_per_second", SEGMENT,
-        "Requests of a segment that finished, a second, over the last minutes.",
-        lambda series: series.rate(series.finished)),
-    ExportedMetric("gauge", "specwatch_segment_mean_tpot_seconds", SEGMENT,
-        "Mean time per output token after the first of a segment, over the last minutes.",
-        lambda series: series.tally.tpot and histogram.mean(series.tally.tpot)),
-    ExportedMetric("gauge", "specwatch_segment_speedup_ratio", SEGMENT_SPEEDUP,
-        "Speedup of a segment over the last hour, as specwatch_speedup_ratio of a temperature.",
-        lambda speedup: speedup.value),
-    ExportedMetric("gauge", "specwatch_segment_speedup_ratio_lower", SEGMENT_SPEEDUP,
-        "Lower end of the 95 % confidence interval of specwatch_segment_speedup_ratio.",
-        lambda speedup: speedup.lower),
-    ExportedMetric("gauge", "specwatch_segment_speedup_ratio_upper", SEGMENT_SPEEDUP,
-        "Upper end of the 95 % confidence interval of specwatch_segment_speedup_ratio.",
         lambda speedup: speedup.upper),
     ExportedMetric("gauge", "specwatch_group_speedup_ratio", GROUP,
         "Speedup over the last hour of the members of a group that this daemon watches, together.",

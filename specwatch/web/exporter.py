@@ -41,10 +41,7 @@ class DaemonCollector(Collector):
                     if value is not None:
                         own = label if isinstance(label, tuple) else (str(label),)
                         family.add_metric((*labels, *own), value)
-                        exported = family.samples[-1].labels
-                        exported.update(metric.further(item))
-                        if not exported.get("segment", True):
-                            del exported["segment"]  # the verdict of a rule on no segment
+                        family.samples[-1].labels.update(metric.further(item))
             yield family
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from specwatch.domain.breakeven import BinBreakEven
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Gauges, Tally, Window, load_bin_label
-from specwatch.domain.segments import kind_of, value_of
+from specwatch.domain.model import ALL, Gauges, Segment, Tally, Window, load_bin_label
 from specwatch.rules.attribution import ChangeCause
 from specwatch.rules.decisions import leading
 from specwatch.rules.objectives import SloStatus
@@ -25,12 +24,12 @@ from specwatch.wording.text import clean
 
 MOST_SERIES = 2000
 """Series that are exported, shared evenly by the targets: one of them cannot crowd out others."""
-_LEAST_SERIES = 12
+_LEAST_SERIES = 24
 """Series that each target may have, however many targets there are."""
 _LEAST_FINDINGS = 32
 """Verdicts that each target may have, however many targets there are."""
-_MOST_BUCKETS = 12
-_MOST_SEGMENTS = 48
+_MOST_GROUPS = 12
+_MOST_SEGMENTS = 60
 _LONGEST_LABEL = 200
 
 Item = TypeVar("Item")
@@ -69,11 +68,9 @@ class WatchedTarget(NamedTuple):
 
     @property
     def left_out(self) -> int:
-        """Models, series, segments, verdicts and objectives that are too many to be exported."""
+        """Models, series, verdicts and objectives that are too many to be exported."""
         target, decision = self.status, self.status.decision
-        counts = (
-            len(target.models), len(target.recent), len(target.segments), len(decision.slos),
-        )  # fmt: skip
+        counts = len(target.models), len(target.recent), len(decision.slos)
         findings = len(decision.findings) - max(self.share, _LEAST_FINDINGS)
         return sum(max(0, count - self.share) for count in counts) + max(0, findings)
 
@@ -81,8 +78,8 @@ class WatchedTarget(NamedTuple):
 class RecentSeries(NamedTuple):
     """The last minutes of a series; rates are over ``seconds``.
 
-    Those are of all temperatures, so that the rates of temperatures add up, and contain outages:
-    a process that was only out of reach counted on.
+    Those are of all requests, so that the rates of a dimension add up, and contain outages: a
+    process that was only out of reach counted on.
     """
 
     window: Window
@@ -147,46 +144,25 @@ def _by_model(
 
 
 def _series(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
-    for _, target in _targets(status):
-        for model, window, seconds in _timed(target, target.status.recent):
-            yield (*model, label(window.series.temperature)), RecentSeries(window, seconds)
+    for (name,), target in _targets(status):
+        windows = target.status.recent
+        seconds = {
+            window.series.model_name: window.observed_seconds + window.down_seconds
+            for window in reversed(windows)  # that of all requests comes first
+        }
+        for window in windows[: target.share]:
+            model = window.series.model_name
+            labels = (name, label(model), *_of_segment(window.series.segment))
+            yield labels, RecentSeries(window, seconds[model])
 
 
-def _segments(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
-    for _, target in _targets(status):
-        for model, window, seconds in _timed(target, target.status.segments):
-            yield (*model, *_segment(window.series.temperature)), RecentSeries(window, seconds)
-
-
-def _timed(
-    target: WatchedTarget, windows: Sequence[Window]
-) -> Iterator[tuple[Labels, Window, float]]:
-    """Target and model of each window, the window, and the seconds that its rates are over."""
-    seconds = {
-        window.series.model_name: window.observed_seconds + window.down_seconds
-        for window in target.status.recent
-        if window.series.temperature == ALL_TEMPERATURES
-    }
-    for window in windows[: target.share]:
-        own = window.observed_seconds + window.down_seconds
-        model = window.series.model_name
-        yield (window.series.target, label(model)), window, seconds.get(model, own)
-
-
-def _segment(text: str) -> Labels:
-    """Kind and value."""
-    return label(kind_of(text)), label(value_of(text))
-
-
-def _speedups_of_segments(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
-    for labels, model in _decisions(status):
-        for segment, one in islice(model.assessment.segments.items(), _MOST_SEGMENTS):
-            yield (*labels, *_segment(segment)), one.speedup
+def _of_segment(segment: Segment) -> Labels:
+    return label(segment.dimension), label(segment.value)
 
 
 def _loads(status: DaemonStatus) -> Iterator[tuple[Labels, RecentSeries]]:
     for labels, series in _series(status):
-        if series.window.series.temperature == ALL_TEMPERATURES:
+        if series.window.series.segment == ALL:
             yield labels[:2], series
 
 
@@ -197,9 +173,9 @@ def _speedups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
     for labels, model in _decisions(status):
         assessment = model.assessment
         if assessment.speedup is not None:
-            yield (*labels, ALL_TEMPERATURES), assessment.speedup
-        for temperature, bucket in islice(assessment.buckets.items(), _MOST_BUCKETS):
-            yield (*labels, label(temperature)), bucket.speedup
+            yield (*labels, *_of_segment(ALL)), assessment.speedup
+        for segment, one in islice(assessment.segments.items(), _MOST_SEGMENTS):
+            yield (*labels, *_of_segment(segment)), one.speedup
 
 
 def _break_evens(status: DaemonStatus) -> Iterator[tuple[Labels, BinBreakEven]]:
@@ -216,16 +192,14 @@ def _findings(status: DaemonStatus) -> Iterator[tuple[Labels, Finding]]:
             key=lambda finding: finding.verdict is not Verdict.BREACH,
         )
         for finding in ordered[: max(target.share, _LEAST_FINDINGS)]:
-            where = (label(finding.temperature), "")
-            if kind_of(finding.temperature):
-                where = (ALL_TEMPERATURES, label(finding.temperature))
-            yield (finding.rule.name, *labels, label(finding.model_name), *where), finding
+            where = (label(finding.model_name), *_of_segment(finding.segment))
+            yield (finding.rule.name, *labels, *where), finding
 
 
 def _causes(status: DaemonStatus) -> Iterator[tuple[Labels, ChangeCause]]:
     causes = {target.name: target.decision.causes for target in status.targets}
     for labels, finding in _findings(status):
-        scope = (finding.rule.name, finding.model_name, finding.temperature)
+        scope = (finding.rule.name, finding.model_name, finding.segment)
         likely = causes[labels[1]].get(scope)
         if finding.in_breach and likely is not None:
             yield labels, likely
@@ -255,7 +229,7 @@ def _arms(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
 def _arms_of_groups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
     for labels, experiment in EXPERIMENT.items(status):
         for by, values in experiment.groups.items():
-            for value, group in islice(values.items(), _MOST_BUCKETS):
+            for value, group in islice(values.items(), _MOST_GROUPS):
                 for arm, speedup in group.speedups.items():
                     if speedup is not None:
                         yield (*labels, arm, label(by.group(value))), speedup
@@ -263,9 +237,8 @@ def _arms_of_groups(status: DaemonStatus) -> Iterator[tuple[Labels, Interval]]:
 
 _TARGET = ("target",)
 _MODEL = (*_TARGET, "model_name")
-_SERIES = (*_MODEL, "temperature")
-_SEGMENT = (*_MODEL, "segment", "value")
-_RULE = ("rule", *_SERIES, "segment")
+_SERIES = (*_MODEL, "dimension", "value")
+_RULE = ("rule", *_SERIES)
 
 DAEMON = Subject((), lambda status: [((), status)])
 TARGET = Subject(_TARGET, _servers)
@@ -279,8 +252,6 @@ LOAD = Subject(_MODEL, _loads)
 COVERAGE = Subject(_MODEL, _by_model(lambda target: target.tap.models))
 DECISION = Subject(_MODEL, _decisions)
 SPEEDUP = Subject(_SERIES, _speedups)
-SEGMENT = Subject(_SEGMENT, _segments)
-SEGMENT_SPEEDUP = Subject(_SEGMENT, _speedups_of_segments)
 BREAK_EVEN = Subject((*_MODEL, "load_bin"), _break_evens)
 BASELINE_AGE = Subject(
     _MODEL,

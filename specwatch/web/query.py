@@ -28,9 +28,10 @@ def windows_query(query: Mapping[str, str], now: float) -> dict[str, Any]:
 
     ``since`` and ``until`` are as :func:`specwatch.domain.units.parse_moment` reads them, dates in
     UTC (default: the last hour), ``length`` is 60 or 3600 s, ``limit`` the number of windows (the
-    earliest are given), and ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
+    earliest are given), and ``target``, ``model_name``, ``dimension``, ``value`` and ``daemon``
+    select.
     """
-    names = ("target", "model_name", "temperature", "daemon")
+    names = ("target", "model_name", "dimension", "value", "daemon")
     chosen = _chosen(query, names, ("length", "limit"), now, since="1h")
     chosen["length"] = int(_one_of("length", query.get("length", str(MINUTE)), (MINUTE, HOUR)))
     chosen["limit"] = _limit(query.get("limit"), MOST_WINDOWS)

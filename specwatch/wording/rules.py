@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from specwatch.config.rules import Condition, Rule, Scope
 from specwatch.config.rules.metrics import MEASURES
+from specwatch.config.rules.rule import POSITIVE
+from specwatch.domain.model import Segment
 from specwatch.domain.units import format_amount, format_duration
 from specwatch.wording import figures
 from specwatch.wording.figures import counted
+from specwatch.wording.segments import kind_title, where
 from specwatch.wording.text import shown
 
 _LONG = 600.0
@@ -101,15 +104,9 @@ def scope(rule: Rule) -> str | None:
         for name, value in (("target", chosen.target), ("model", chosen.model_name))
         if value != "*"
     ]
-    if chosen.temperature != every.temperature:
-        sentences.append(_TEMPERATURES.get(chosen.temperature, f"temperature {chosen.temperature}"))
-    if chosen.segment:
-        sentences.append(f"each segment {shown(chosen.segment)} by itself")
+    if chosen.dimension != every.dimension:
+        title = kind_title(chosen.dimension)
+        each = {every.value: title, POSITIVE: f"{title} above 0"}.get(chosen.value)
+        one = where(Segment(chosen.dimension, chosen.value)).lstrip()
+        sentences.append(f"each {each} by itself" if each else one)
     return ", ".join(sentences) or None
-
-
-_TEMPERATURES = {
-    "each": "each temperature by itself",
-    "positive": "each temperature above 0 by itself",
-    "unknown": "requests of unknown temperature",
-}

@@ -1,11 +1,13 @@
-"""What segments are called in sentences."""
+"""What segments of the traffic are called in sentences."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from specwatch.domain.segments import (
+from specwatch.domain.model import ALL, TEMPERATURE, Segment
+from specwatch.wording.text import shown
+from specwatch_tap.segment_kinds import (
     ADAPTER,
     HEADER,
     NONE,
@@ -14,10 +16,7 @@ from specwatch.domain.segments import (
     PROMPT_LENGTH,
     STREAM,
     UNKNOWN,
-    kind_of,
-    value_of,
 )
-from specwatch.wording.text import shown
 
 _WORDS = {
     (STREAM, "yes"): "streamed requests",
@@ -39,15 +38,15 @@ def kind_title(kind: str) -> str:
     return _TITLES.get(kind, shown(kind.replace(HEADER, "header ")))
 
 
-def segments_words(labels: Iterable[str]) -> list[str]:
+def segments_words(segments: Iterable[Segment]) -> list[str]:
     """Each of several segments; prompt lengths with neighbours as one: ``prompts above 8,192
     tokens`` of two classes."""
     words: list[str] = []
     spans: list[tuple[int, int | None]] = []
-    for label in labels:
-        tokens = _prompt_tokens(label)
+    for segment in segments:
+        tokens = _prompt_tokens(segment)
         if tokens is None:
-            words.append(segment_words(label))
+            words.append(segment_words(segment))
         else:
             spans.append(tokens)
     joined: list[tuple[int, int | None]] = []
@@ -59,10 +58,11 @@ def segments_words(labels: Iterable[str]) -> list[str]:
     return [*(_prompts(*span) for span in joined), *words]
 
 
-def _prompt_tokens(label: str) -> tuple[int, int | None] | None:
+def _prompt_tokens(segment: Segment) -> tuple[int, int | None] | None:
     """The first and last number of tokens of a prompt-length class; None for another segment."""
-    pattern = rf"{PROMPT_LENGTH}=(\d{{1,9}})(?:-(\d{{1,9}})|\+)"
-    tokens = re.fullmatch(pattern, label)
+    if segment.dimension != PROMPT_LENGTH:
+        return None
+    tokens = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})|\+)", segment.value)
     return tokens and (int(tokens[1]), None if tokens[2] is None else int(tokens[2]))
 
 
@@ -74,12 +74,23 @@ def _prompts(first: int, last: int | None) -> str:
     )  # fmt: skip
 
 
-def segment_words(label: str) -> str:
-    """``tool calls``, ``prompts above 16,384 tokens``, ``x-tenant acme``."""
-    kind, value = kind_of(label), value_of(label)
+def where(segment: Segment) -> str:
+    """`` at temperature (0,0.3]``, `` for tool calls``; empty for all requests."""
+    if segment == ALL:
+        return ""
+    at = "at temperature" if segment.dimension == TEMPERATURE else "for"
+    return f" {at} {segment_words(segment)}"
+
+
+def segment_words(segment: Segment) -> str:
+    """``tool calls``, ``prompts above 16,384 tokens``, ``x-tenant acme``; of temperatures the
+    bucket alone, and ``all``."""
+    kind, value = segment.dimension, segment.value
+    if kind in (ALL.dimension, TEMPERATURE):
+        return shown(value)
     if words := _WORDS.get((kind, value)):
         return words
-    tokens = _prompt_tokens(label)
+    tokens = _prompt_tokens(segment)
     if tokens is not None:
         return _prompts(*tokens)
     if value == UNKNOWN:

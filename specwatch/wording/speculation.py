@@ -11,8 +11,7 @@ import msgspec
 
 from specwatch.domain.draft_lengths import CAUSES, DraftLengths
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode
-from specwatch.domain.segments import kind_of
+from specwatch.domain.model import HOUR, Mode, Segment
 from specwatch.rules.decision_view import (
     AssumedSpeedup,
     FindingView,
@@ -30,7 +29,7 @@ from specwatch.status import Means
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
 from specwatch.wording.rules import amount
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import where
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
@@ -345,7 +344,7 @@ def change(decision: Decision) -> str:
     stored = map(stored_reading, decision.inputs.get("readings") or ())
     readings = [reading for reading in stored if reading is not None]
     leading = next((reading for reading in readings if reading.breached), None)
-    return breach(decision.rule, decision.temperature, leading or next(iter(readings), None))
+    return breach(decision.rule, decision.segment, leading or next(iter(readings), None))
 
 
 def stored_reading(reading: Mapping[str, Any] | None) -> ReadingView | None:
@@ -357,16 +356,12 @@ def stored_reading(reading: Mapping[str, Any] | None) -> ReadingView | None:
 
 
 def _of_finding(finding: FindingView) -> str:
-    return breach(finding.rule, finding.temperature, finding.leading)
+    return breach(finding.rule, finding.segment, finding.leading)
 
 
-def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
-    """``low-acceptance at (0,0.3]: acceptance_ratio 0.42, below 0.5``; of a segment ``for ...``."""
-    sentence = shown(rule)
-    if kind_of(temperature):
-        sentence += f" for {segment_words(temperature)}"
-    elif temperature != ALL_TEMPERATURES:
-        sentence += f" at {shown(temperature)}"
+def breach(rule: str, segment: Segment, leading: ReadingView | None) -> str:
+    """``low-acceptance at temperature (0,0.3]: acceptance_ratio 0.42, below 0.5``."""
+    sentence = f"{shown(rule)}{where(segment)}"
     if leading is None:
         return sentence
     if leading.metric in SAID_BY_NOTE and leading.note:

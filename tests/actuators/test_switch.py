@@ -14,9 +14,9 @@ import pytest
 from specwatch.actuators.base import Claim
 from specwatch.actuators.switch import SwitchClient
 from specwatch.config.target import Target
-from specwatch.engines import switch_files
-from specwatch.engines.switch import ORDER_FILE, Order, SwitchState, encode
 from specwatch.errors import ActuatorError
+from specwatch_tap import switch_files
+from specwatch_tap.orders import ORDER_FILE, Order, SwitchState, encode
 from tests.switched_server import LAUNCH, TOKEN, SwitchedServer
 
 

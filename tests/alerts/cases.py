@@ -119,7 +119,10 @@ def _case(title: str, alert: str, changes: Mapping[str, Value], *, at: int = 60)
 
 
 def _of_speculation() -> Iterator[Case]:
-    everything, warm = {**MODEL, "temperature": "all"}, {**MODEL, "temperature": WARM}
+    everything, warm = (
+        {**MODEL, "dimension": "all", "value": "all"},
+        {**MODEL, "dimension": "temperature", "value": WARM},
+    )
     upper = "specwatch_speedup_ratio_upper"
     yield _case(
         "an interval that has 1 in it", "SpeculationNetNegative", {of(upper, **everything): 1.02}
@@ -151,7 +154,7 @@ def _causes() -> Iterator[Case]:
     for name, rule in (("SpeculationTtftRegression", "ttft-regression"),
                        ("SpeculationNetNegative", "net-negative")):  # fmt: skip
         fault = _fault(name)
-        scope = {"rule": rule, **MODEL, "temperature": "all"}
+        scope = {"rule": rule, **MODEL, "dimension": "all", "value": "all"}
         world = {**healthy(), **fault.changes}
         world[of("specwatch_rule_cause_ratio", cause=why, **scope)] = 0.97
         (firing,) = fault.firing
@@ -181,7 +184,7 @@ def _causes() -> Iterator[Case]:
 def _minutes_only() -> Case:
     """The rule is in breach over minutes; the interval of the hour is not below 1 yet."""
     fault = _fault("SpeculationNetNegative")
-    upper = of("specwatch_speedup_ratio_upper", **MODEL, temperature="all")
+    upper = of("specwatch_speedup_ratio_upper", **MODEL, dimension="all")
     breached = breach("net-negative", 0.71, 0.9, metric="speedup_ratio")
     (firing,) = fault.firing
     text = firing.description.replace("0.91 times", "1.02 times").replace("1.00", "0.71")
@@ -199,7 +202,7 @@ def one_net(net: Fault) -> World:
     return {**healthy(), **net.changes}
 
 
-_COVERAGE = of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL)
+_COVERAGE = of("specwatch_coverage_ratio", dimension="all", source="tap", **MODEL)
 
 
 def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> Iterator[Case]:
@@ -207,7 +210,7 @@ def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> I
     line = of("specwatch_assumed_break_even_acceptance_ratio", **MODEL)
     yield _case("it is measured", name, {line: None})
     yield _case("drafts are cheap enough", name, {line: 0.1})
-    greedy = {**MODEL, "temperature": GREEDY}
+    greedy = {**MODEL, "dimension": "temperature", "value": GREEDY}
     well = {of(acceptance, **warm): 0.7}
     yield _case("only all together is low", name, {**well, of(acceptance, **everything): 0.31})
     (firing,) = _fault(name).firing

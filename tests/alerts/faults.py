@@ -20,8 +20,8 @@ from tests.alerts.worlds import (
 )
 
 GREEDY, WARM = BUCKETS
-_ALL = {**MODEL, "temperature": "all"}
-_WARM = {**MODEL, "temperature": WARM}
+_ALL = {**MODEL, "dimension": "all", "value": "all"}
+_WARM = {**MODEL, "dimension": "temperature", "value": WARM}
 
 
 _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
@@ -284,7 +284,7 @@ _ITSELF = (
     ),
     Fault(
         "SpecwatchCoverageLow",
-        {of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL): 0.3},
+        {of("specwatch_coverage_ratio", dimension="all", source="tap", **MODEL): 0.3},
         MODEL,
         "The tap saw 30% of the drafts of llama; numbers by temperature are about those only.",
         traffic=True,

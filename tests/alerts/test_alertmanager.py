@@ -88,6 +88,7 @@ def test_it_names_nothing_that_is_not_there() -> None:
         | {alert.labels.get("rule", "") for group in _groups() for alert in group.alerts},
         "severity": {"critical", "warning", "info"},
         "servers": {"one"},
+        "dimension": {"", "all"},
         "long": {burn.long for burn in BURNS},
     }
     for label, value in _matched():

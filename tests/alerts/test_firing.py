@@ -17,7 +17,7 @@ from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
 from specwatch.config.rules import DEFAULT_RULES, Rule
 from specwatch.config.rules.metrics import MEASURES
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.errors import ScrapeReason
 from specwatch.generate.alerts import runbook_sections
 from specwatch.guard.groups import QUEUED
@@ -30,6 +30,7 @@ from specwatch.rules.reading import Reading
 from specwatch.status import Failure
 from specwatch.wording.rules import metric_words
 from tests.plugins.golden import Golden
+from tests.segments import segment
 from tests.web.decided import BREACHED, SLO, decided
 from tests.web.statuses import NOW, target
 
@@ -41,7 +42,7 @@ INPUTS = {
         "basis": "measured", "missing": None,
     }
 }  # fmt: skip
-INCIDENT = Incident("i", Cause.RULE, NOW - 60, "too-slow", "llama", "all", inputs=INPUTS)
+INCIDENT = Incident("i", Cause.RULE, NOW - 60, "too-slow", "llama", ALL, inputs=INPUTS)
 LIKELY = ChangeCause(Factor.ACCEPTANCE, -0.5, -0.6, 0.97, "acceptance fell from 70% to 20%")
 RULES = {rule.name: rule for rule in DEFAULT_RULES}
 NET_NEGATIVE, LOW, GARBAGE = (
@@ -95,7 +96,7 @@ def by(cause: Cause) -> Incident:
 
 def situations() -> dict[str, Sequence[Alert]]:
     """What is sent, by what is the matter."""
-    causes = {(name, "llama", "all"): LIKELY for name in ("too-slow", "net-negative")}
+    causes = {(name, "llama", ALL): LIKELY for name in ("too-slow", "net-negative")}
     explained = TargetDecision(causes=causes)
     breached = replace(in_breach(NET_NEGATIVE), causes=causes)
     everything = replace(burning(20), findings=in_breach(*DEFAULT_RULES).findings)
@@ -103,8 +104,8 @@ def situations() -> dict[str, Sequence[Alert]]:
     return {
         "a rule is in breach": told(decision=in_breach(NET_NEGATIVE)),
         "its cause is likely": told(decision=breached),
-        "at a temperature": told(decision=in_breach(LOW, temperature=">1")),
-        "of a segment": told(decision=in_breach(LOW, temperature="output=tool_call")),
+        "at a temperature": told(decision=in_breach(LOW, segment=segment(">1"))),
+        "of a segment": told(decision=in_breach(LOW, segment=segment("output=tool_call"))),
         "a rule of the configuration's own": told(decision=in_breach(BREACHED)),
         "it is unjudged": told(decision=unjudged()),
         "it is unjudged, and the guard explores": alerts_of(
@@ -209,7 +210,7 @@ def test_what_fires_for_a_workload_is_not_said_of_its_pods_too() -> None:
 def test_a_bucket_does_not_explain_another_one() -> None:
     decision = in_breach(GARBAGE, LOW)
     garbage, low = decision.findings
-    apart = replace(decision, findings=(replace(garbage, temperature=">1"), low))
+    apart = replace(decision, findings=(replace(garbage, segment=segment(">1")), low))
     assert len(told(decision=apart)) == 2
 
 

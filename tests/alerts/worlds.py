@@ -45,7 +45,7 @@ def healthy(last: int = 240) -> dict[str, Value]:
             speedup_ratio_lower=1.3, speedup_ratio_upper=1.5,
         )  # fmt: skip
     world[of("specwatch_mean_break_even_acceptance_ratio", **MODEL)] = 0.3
-    world[of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL)] = 0.95
+    world[of("specwatch_coverage_ratio", dimension="all", source="tap", **MODEL)] = 0.95
     for rule in DEFAULT_RULES:
         temperature = BUCKETS[1] if rule.name == "garbage" else "all"
         scope = {"rule": rule.name, **MODEL, "temperature": temperature}

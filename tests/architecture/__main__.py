@@ -1,4 +1,4 @@
-"""``python -m tests.architecture``: lines by room of the package, with those of its tests.
+"""``python -m tests.architecture``: lines by room, and of the tap, with those of their tests.
 
 Seconds by room close each run of ``python -m tests``.
 """
@@ -17,14 +17,15 @@ def lines(folder: Path) -> int:
 
 def main() -> None:
     """Print the table."""
-    package, tests = ROOT / "specwatch", ROOT / "tests"
-    folders = {folder.name for base in (package, tests) for folder in base.iterdir()}
+    package, tap, tests = ROOT / "specwatch", ROOT / "tap", ROOT / "tests"
+    folders = {folder.name for base in (package, tests) for folder in base.iterdir()} - {tap.name}
     rows = [(lines(package / name), lines(tests / name), name) for name in folders]
+    rows.append((lines(tap), lines(tests / tap.name), tap.name))
     print(f"{'room':16} {'lines':>7} {'tests':>7}")
     for own, tested, name in sorted(rows, reverse=True):
         if own or tested:
             print(f"{name:16} {own:7} {tested:7}")
-    print(f"{'all':16} {lines(package):7} {lines(tests):7}")
+    print(f"{'all':16} {lines(package) + lines(tap):7} {lines(tests):7}")
 
 
 if __name__ == "__main__":

@@ -206,12 +206,12 @@ DIMENSION = NewFact(
     4,
     (
         Insertion(
-            "specwatch/domain/segments.py",
+            "tap/specwatch_tap/segment_kinds.py",
             "MOST_KINDS = 2",
             'THINKING = "thinking"\nKINDS = (*KINDS, THINKING)\n',
         ),
         Insertion(
-            "specwatch/tap/segments.py",
+            "tap/specwatch_tap/segments.py",
             "        if kind == STREAM:",
             """\
         if kind == "thinking":
@@ -229,7 +229,6 @@ import sqlite3, tempfile
 from contextlib import closing
 from dataclasses import replace
 from msgspec.structs import replace as changed
-from specwatch.domain.segments import checked_kinds
 from specwatch.report.build import build
 from specwatch.report.grouped_data import ReportSources
 from specwatch.store.batches import pack_batch
@@ -237,6 +236,8 @@ from specwatch.domain.model import Batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
 from specwatch.wording.segments import segment_words
+from tests.segments import segment
+from specwatch_tap.segment_kinds import checked_kinds
 from tests.store.examples import minute
 from tests.tap.test_segments import app_of, segments_of
 from tests.web import test_exporter
@@ -245,10 +246,11 @@ from tests.web.statuses import daemon, target, whole
 
 # Told apart by the tap.
 label = "thinking=no"
+of = segment(label)
 assert checked_kinds(["thinking"]) == ("thinking",)
 assert list(segments_of(app_of(), "thinking")) == [label]
 # Stored, rolled up, and read with SQL.
-windows = tuple(minute(60 * n, temperature=of) for n in range(60) for of in ("all", label))
+windows = tuple(minute(60 * n, temperature=one) for n in range(60) for one in ("all", label))
 with tempfile.TemporaryDirectory() as folder:
     url = f"sqlite:///{folder}/specwatch.db"
     store = Store(url, daemon="left")
@@ -257,20 +259,20 @@ with tempfile.TemporaryDirectory() as folder:
     store.roll_up(7200.0)
     store.close()
     with closing(Reader.of(url)) as reader:
-        asked = {"since": 0.0, "until": 4e9, "length": 3600, "segments": True}
+        asked = {"since": 0.0, "until": 4e9, "length": 3600}
         hours = list(reader.windows(**asked))
     with closing(sqlite3.connect(f"{folder}/specwatch.db")) as sql:
         query = "SELECT value, drafts FROM hours WHERE dimension = 'thinking'"
         assert sql.execute(query).fetchall() == [("no", 6000)]
 # Reported.
 (report,) = build(ReportSources(target="chat", windows=hours), 0.0, 3600.0)
-assert [one.segment for one in report.segments] == [label]
+assert [one.segment for one in report.segments] == [segment("all"), of]
 # Judged, exported, and called something.
-test_exporter.SEGMENT = label
+test_exporter.SEGMENT = of
 decision = test_exporter._decided_by_segment()
 status = daemon(target(recent=(whole(),), decision=decision))
 assert "thinking" in page(status)
-assert segment_words(label) == "requests without thinking"
+assert segment_words(of) == "requests without thinking"
 """,
 )
 FACTS = (MODE, COUNTER, DIMENSION)
@@ -283,12 +285,14 @@ def prove(fact: NewFact) -> None:
         copy = Path(folder)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "specwatch", copy / "specwatch", ignore=ignored)
+        shutil.copytree(ROOT / "tap", copy / "tap", ignore=ignored)
         shutil.copytree(ROOT / "migrations", copy / "migrations", ignore=ignored)
         for insertion in fact.insertions:
             insert(copy / insertion.file, insertion)
+        path = os.pathsep.join(map(str, (copy, copy / "tap", ROOT)))
         ran = subprocess.run(
             [sys.executable, "-c", fact.proof], cwd=folder, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+            env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         assert ran.returncode == 0, f"a new {fact.name}:\n{ran.stderr[-3000:]}"
 

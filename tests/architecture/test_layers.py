@@ -1,12 +1,15 @@
 """Imports point one way, and the pure rooms know neither clock nor outside world.
 
-A *room* is a module or package directly under ``specwatch``, or under ``specwatch/lab``.
+A *room* is a module or package directly under ``specwatch``, or under ``specwatch/lab``. Below all
+rooms is ``specwatch_tap``, a wheel of its own.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "specwatch"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "specwatch"
+TAP = ROOT / "tap" / "specwatch_tap"
 
 LAYERS = (
     ("errors",),
@@ -38,21 +43,31 @@ LAYERS = (
 """Lowest first; a room may import what is in a layer below its own, and itself."""
 
 ASIDE = {
-    "tap": {"domain", "engines"},
     "lab": set(),
     "lab.advise": {"errors", "domain", "vllm_cli", "wording"},
     "lab.backfill": {"errors", "domain", "engines", "config", "runtime", "scrape", "store"},
     "lab.loadtest": {
         "errors", "domain", "engines", "config", "runtime", "scrape", "rules", "wording",
     },
-    "lab.simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli", "tap"},
+    "lab.simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli"},
 }  # fmt: skip
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
+SHARED = {
+    "__version__", "MIDDLEWARE", "SCHEDULER",
+    "acceptance", "families", "launch", "orders", "segment_kinds", "temperature",
+}  # fmt: skip
+"""What every room may import of ``specwatch_tap``: names, and modules as pure as ``domain``."""
+SHARED_FILES = "switch_files"
+"""What rooms and modules with effects may import of it, too."""
+LOADS_TAP = {"cli", "lab.simulator"}
+"""Rooms that may import all of it."""
+OF_THE_PROXY = {"forwarding", "proxy", "upstream"}
+"""Modules of ``specwatch_tap`` that need its extra ``proxy``."""
+
 EFFECTS = {
-    "__main__", "actuators", "cli", "config", "daemon", "runtime", "store", "tap", "web",
+    "__main__", "actuators", "cli", "config", "daemon", "runtime", "store", "web",
     "alerts.client", "alerts.sender",
-    "engines.switch_files",
     "lab.advise", "lab.backfill.prometheus", "lab.backfill.service",
     "lab.loadtest.answers_run", "lab.loadtest.bench_run", "lab.loadtest.calibration_run",
     "lab.loadtest.client", "lab.loadtest.load_generator", "lab.loadtest.probe_run",
@@ -173,6 +188,11 @@ def check_imports(file: Path, own: str, module: tuple[str, ...]) -> Iterator[tup
                 yield line, f"{room} must not import specwatch.{other}"
             elif pure and other != "config" and has_effects(rest):
                 yield line, f"{own} is pure and must not import {name}"
+        elif first == "specwatch_tap":
+            of_tap = parts[1] if rest else "__version__"
+            shared = of_tap in SHARED or (of_tap == SHARED_FILES and not pure)
+            if not shared and room not in LOADS_TAP:
+                yield line, f"{own} must not import specwatch_tap.{of_tap}"
         elif pure and not IMPURE_MODULES.isdisjoint(
             ".".join(parts[:length]) for length in range(1, len(parts) + 1)
         ):
@@ -219,6 +239,56 @@ def violations(package: Path) -> list[Violation]:
 def test_imports_point_downward_and_pure_rooms_are_pure() -> None:
     found = violations(PACKAGE)
     assert not found, "\n" + "\n".join(map(str, found))
+
+
+def of_the_tap(tap: Path) -> list[Violation]:
+    """Every import of the tap that its wheel does not bring, and what is not pure in its modules
+    that all rooms share."""
+    project = tomllib.loads((ROOT / "tap/pyproject.toml").read_text())["project"]
+    needed, of_proxy = (
+        {text.partition(">")[0].replace("-", "_") for text in requirements}
+        for requirements in (project["dependencies"], project["optional-dependencies"]["proxy"])
+    )
+    found = []
+    for file in sorted(tap.rglob("*.py")):
+        allowed = {"specwatch_tap", *needed, *sys.stdlib_module_names}
+        allowed |= of_proxy if file.stem in OF_THE_PROXY else set()
+        breaches = {
+            (line, f"{file.stem} must not import {name.partition('.')[0]}")
+            for line, name in imported(file, ("specwatch_tap",))
+            if name.partition(".")[0] not in allowed
+        }
+        if file.stem in SHARED:
+            breaches |= {*check_imports(file, "domain", ("specwatch_tap",))}
+            breaches |= {*check_calls(file, "domain")}
+        found += [Violation(f"{file.name}:{line}", problem) for line, problem in sorted(breaches)]
+    return found
+
+
+def test_the_tap_imports_nothing_of_specwatch() -> None:
+    """Only what its wheel brings; what all rooms share of it is pure."""
+    found = of_the_tap(TAP)
+    assert not found, "\n" + "\n".join(map(str, found))
+    assert {file.stem for file in TAP.rglob("*.py")} >= {"proxy", SHARED_FILES, "acceptance"}
+    assert circles(TAP) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "problem"),
+    [
+        ("metrics.py", "from specwatch.domain import merge", "metrics must not import specwatch"),
+        ("middleware.py", "def late():\n    import yarl", "middleware must not import yarl"),
+        ("orders.py", "import os", "domain is pure and must not import os"),
+        ("orders.py", "from specwatch_tap import switch_files", "specwatch_tap.switch_files"),
+        ("temperature.py", "text = open('x').read()", "open()"),
+    ],
+)
+def test_what_the_tap_must_not_do_is_found(
+    tmp_path: Path, file: str, source: str, problem: str
+) -> None:
+    (tmp_path / file).write_text(source + "\n")
+    (found,) = of_the_tap(tmp_path)
+    assert problem in found.problem
 
 
 def test_the_manual_names_the_rooms_in_their_order() -> None:
@@ -281,8 +351,9 @@ PLANTED = [
     ("status.py", "import specwatch.store.schema", "store"),
     ("daemon/a.py", "from specwatch.cli import main", "cli"),
     ("config/a.py", "import specwatch.rules.judge", "rules"),
-    ("tap/a.py", "from specwatch.config.loading import Config", "config"),
-    ("tap/a.py", "from specwatch.web import api", "web"),
+    ("daemon/a.py", "from specwatch_tap import Tap", "specwatch_tap.Tap"),
+    ("engines/a.py", "from specwatch_tap import switch_files", "specwatch_tap.switch_files"),
+    ("web/a.py", "import specwatch_tap.proxy", "specwatch_tap.proxy"),
     ("lab/simulator/a.py", "import specwatch.store.schema", "store"),
     ("lab/advise/a.py", "import specwatch.lab.simulator.api", "simulator"),
     ("daemon/a.py", "import specwatch.lab.simulator", "simulator"),
@@ -333,10 +404,14 @@ def test_a_planted_violation_is_found_with_its_line(
         ("report/deliveries.py", "from specwatch.runtime import tls\nimport smtplib, time"),
         ("store/a.py", "from specwatch.domain import merge\nimport time"),
         ("daemon/a.py", "from specwatch.guard import machine"),
-        ("cli/a.py", "from specwatch import daemon, tap\nfrom specwatch.lab import simulator"),
+        ("cli/a.py", "from specwatch import daemon\nfrom specwatch.lab import simulator"),
+        ("cli/a.py", "from specwatch_tap import settings"),
+        ("domain/a.py", "from specwatch_tap.orders import Order"),
+        ("actuators/a.py", "from specwatch_tap import switch_files"),
+        ("__init__.py", "from specwatch_tap import __version__"),
         ("web/a.py", "from specwatch import __version__"),
         ("lab/simulator/a.py", "from specwatch.scrape import exposition"),
-        ("lab/simulator/a.py", "from specwatch.tap.switch import Switch"),
+        ("lab/simulator/a.py", "from specwatch_tap.switch import Switch"),
     ],
 )
 def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str) -> None:

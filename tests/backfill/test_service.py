@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
+from specwatch.domain.model import ALL, HOUR, MINUTE, Moment, SeriesId, Window
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
 from specwatch.lab.backfill.prometheus import Access, Prometheus
 from specwatch.lab.backfill.prometheus_pages import presence_selector
@@ -101,15 +101,15 @@ def watched(scrapes: Sequence[Scrape], every: float) -> list[Window]:
 
 
 def ordered(windows: Sequence[Window]) -> list[Window]:
-    return sorted(windows, key=lambda w: (w.start, w.series.model_name, w.series.temperature))
+    return sorted(windows, key=lambda w: (w.start, w.series.model_name, w.series.segment))
 
 
 def in_all(window: Window) -> bool:
-    return (window.series.model_name, window.series.temperature) == ("llama", "all")
+    return (window.series.model_name, window.series.segment) == ("llama", "all")
 
 
 def drafts(windows: Sequence[Window]) -> int:
-    return sum(w.tally.drafts or 0 for w in windows if w.series.temperature == "all")
+    return sum(w.tally.drafts or 0 for w in windows if w.series.segment == ALL)
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_windows_are_those_of_a_daemon_and_written_once(
 ) -> None:
     """In every field: counts through a restart and a gap, gauges, models, taps' temperatures."""
     expected = as_live()
-    assert {w.series.temperature for w in expected} >= {"all", "0", "(0.3,0.7]"}
+    assert {w.series.segment.value for w in expected} >= {"all", "0", "(0.3,0.7]"}
     assert sum(w.restarts for w in expected if w.series.model_name == "qwen") == 1
     filled = fill(full, store)
     assert ordered(read(store)) == ordered(expected)
@@ -294,7 +294,7 @@ def test_a_gap_that_a_live_window_counts_is_not_filled(
             tally=msgspec.structs.replace(w.tally, drafts=(w.tally.drafts or 0) + drafts(lost)),
         )
         for w in expected
-        if w.start == T0 + 900 and w.series.temperature == "all"
+        if w.start == T0 + 900 and w.series.segment == ALL
     ]
     store.write([batch(*made_up)], NOW)
     fill(full, store)
@@ -465,7 +465,7 @@ def test_a_history_of_fewer_samples_has_the_same_counts(
     of_minute = {w.start: w.tally for w in as_live() if in_all(w)}
     apart = {w.start - T0 for w in minutely if in_all(w) and w.tally != of_minute[w.start]}
     assert apart <= {0, 420}, "only at the first look and at the restart"
-    assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
+    assert {w.scrapes_ok for w in minutely if w.series.segment == ALL} == {1}
 
 
 def test_pages_with_changed_labels_are_one_history(

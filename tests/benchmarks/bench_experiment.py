@@ -42,7 +42,7 @@ def run() -> list[Figure]:
     """Speedups by load, by the experiment and by the bench."""
     if not lab.is_installed():
         raise RuntimeError(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it")
-    lab.add_checkout(lab.vllm_folder())
+    lab.add_tap(lab.vllm_folder())
     return [figure for draft in _DRAFTS for figure in _of_draft(draft)]
 
 

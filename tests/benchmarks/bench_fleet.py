@@ -350,7 +350,7 @@ def _baseline(target: str) -> list[Measurement]:
 def _scraped(target: str, start: int, chance: random.Random) -> Iterator[Window]:
     """A minute of a target, with nothing shared that scrapes do not share."""
     for window in bench_store.windows(target, start, chance):
-        if window.series.temperature in _TEMPERATURES:
+        if window.series.segment.value in _TEMPERATURES:
             again: dict[str, Any] = {
                 name: _read_again(getattr(window.tally, name))
                 for name in HISTOGRAMS

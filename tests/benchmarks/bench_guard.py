@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.daemon.guard_service import TURN_SECONDS
-from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL
 from specwatch.guard.state import Phase
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
@@ -81,7 +81,7 @@ def fix(name: str, server: SimulatedServer) -> None:
     """Have it answer at once: every rule passes."""
     findings = tuple(
         Finding(
-            rule, name, "tiny", ALL_TEMPERATURES, Verdict.PASS, Verdict.PASS,
+            rule, name, "tiny", ALL, Verdict.PASS, Verdict.PASS,
             server.now, None, (), at=server.now,
         )
         for rule in DEFAULT_RULES

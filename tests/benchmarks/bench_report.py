@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from specwatch.cli import report
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
@@ -34,7 +34,6 @@ from specwatch.domain.model import (
     Source,
     Window,
 )
-from specwatch.domain.segments import dimension_of
 from specwatch.report import reader
 from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ModelReport
@@ -46,6 +45,7 @@ from specwatch.store.statements import add_contexts, add_rows
 from tests.benchmarks.bench_store import tally
 from tests.benchmarks.figure import Figure
 from tests.postgres import running_postgres
+from tests.segments import segment
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown")
 TARGETS = 50
@@ -116,7 +116,7 @@ def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
             [
                 {
                     "id": 1 + at, "daemon": "bench", "target": f"target-{n}", "model_name": _MODEL,
-                    **dimension_of(bucket)._asdict(),
+                    **asdict(segment(bucket)),
                     "first_start": starts[0], "last_start": starts[-1],
                     "rolled_until": NOW if length == HOUR else 0, "pruned_until": 0,
                 }
@@ -163,7 +163,7 @@ def _window(bucket: str, length: int, chance: random.Random) -> Window:
         float(length), float(length), length * _LOAD, 0.0, 20, 0, 0.5, 70 << 30, 80 << 30
     )
     return Window(
-        series=SeriesId("bench", "target", _MODEL, bucket),
+        series=SeriesId("bench", "target", _MODEL, segment(bucket)),
         start=T0,
         length=length,
         mode=Mode.ON,

@@ -36,6 +36,7 @@ from specwatch.store.repository import Store
 from specwatch.store.statements import add_rows, fetch_rows, selected
 from tests.benchmarks.figure import Figure
 from tests.postgres import AS_INSTALLED, find_programs, running_postgres
+from tests.segments import segment
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
 DAY_OF_MINUTES = 1440
@@ -267,7 +268,7 @@ def windows(target: str, start: int, chance: random.Random) -> Iterator[Window]:
     for bucket in BUCKETS:
         requests = 120 if bucket == "all" else 24
         yield Window(
-            series=SeriesId("bench", target, "llama-3.3-70b", bucket),
+            series=SeriesId("bench", target, "llama-3.3-70b", segment(bucket)),
             start=start,
             length=60,
             mode=Mode.ON,

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from specwatch.tap import Tap
-from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.middleware import App
-from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
-from specwatch.tap.settings import Settings
+from specwatch_tap import Tap
+from specwatch_tap.exchange import Message, Receive, Send
+from specwatch_tap.middleware import App
+from specwatch_tap.server_facts import Endpoint, Scope, ServerFacts
+from specwatch_tap.settings import Settings
 from tests.benchmarks.figure import Figure
 
 _ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ def run() -> list[Figure]:
     switch as well."""
     if not lab.is_installed():
         raise RuntimeError(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it")
-    lab.add_checkout(lab.vllm_folder())
+    lab.add_tap(lab.vllm_folder())
     models = lab.tiny_models(lab.vllm_folder())
     with tempfile.TemporaryDirectory() as folder:
         speculation = speculation_flags(models, "draft-good", 4)

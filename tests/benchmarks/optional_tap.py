@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from specwatch.tap import Tap
-from specwatch.tap.exchange import Receive, Send
-from specwatch.tap.middleware import App
-from specwatch.tap.server_facts import Scope
+from specwatch_tap import Tap
+from specwatch_tap.exchange import Receive, Send
+from specwatch_tap.middleware import App
+from specwatch_tap.server_facts import Scope
 
 WITHOUT = "without-the-tap"
 _FIELD = (b"authorization", f"Bearer {WITHOUT}".encode())

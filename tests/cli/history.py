@@ -20,6 +20,7 @@ from specwatch.domain.model import (
 )
 from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
+from tests.segments import segment
 
 T0 = 1_700_000_000 // 3600 * 3600
 """The beginning: 2023-11-14 22:00 UTC."""
@@ -72,7 +73,7 @@ def _tally(drafts: int, acceptance: float) -> Tally:
 
 def _window(number: int, target: str, label: str, counted: Tally) -> Window:
     return Window(
-        series=SeriesId("left", target, MODEL, label),
+        series=SeriesId("left", target, MODEL, segment(label)),
         start=T0 + MINUTE * number,
         length=MINUTE,
         mode=Mode.ON,

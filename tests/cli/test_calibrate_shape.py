@@ -65,7 +65,7 @@ def window(
     mode: Mode = Mode.ON,
 ) -> Window:
     return Window(
-        series=SeriesId("daemon", target, "tiny", "all"),
+        series=SeriesId("daemon", target, "tiny"),
         start=int(start) // length * length,
         length=length,
         mode=mode,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Pause, Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.rules.decision_view import finding_view
@@ -19,7 +19,7 @@ from tests.cli.guards import LATER, NOW, Guards, answer, lines, refusal
 from tests.web.decided import BREACHED, decided
 from tests.web.statuses import HOSTILE, Surface, daemon, target
 
-INCIDENT = Incident("chat-6b", Cause.RULE, NOW - 600, "too-slow", "llama", "all")
+INCIDENT = Incident("chat-6b", Cause.RULE, NOW - 600, "too-slow", "llama", ALL)
 
 
 LONG_NAME = "a-name-that-is-longer-than-its-column"

@@ -16,6 +16,7 @@ from specwatch.domain.model import Histogram, Mode, Window
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.cli.history import MODEL, T0, fill, minute
+from tests.segments import segment
 
 BAD = range(60, 80)
 """Minutes with a low acceptance, of two hours."""
@@ -67,7 +68,9 @@ def test_a_drop_fires_the_rule_at_its_minute_and_clears_it(run: Run, config: Pat
     course = only_course(replay)
     (firing,) = course["firings"]
     assert replay["fired"] is True
-    assert (course["rule"], course["model_name"], course["temperature"]) == ("low", MODEL, "all")
+    assert (course["rule"], course["model_name"], course["segment"]["value"]) == (
+        "low", MODEL, "all",
+    )  # fmt: skip
     assert firing["fired"] == T0 + 60 * (60 + 3 + 2)
     assert firing["cleared"] == T0 + 60 * (80 + 3 + 2)
     assert firing["seconds"] == course["breach_seconds"] == 20 * 60
@@ -97,8 +100,8 @@ def test_in_words(run: Run, config: Path) -> None:
     ]
     assert re.fullmatch(r"  baseline from calibrate, load 3-4; \d+ days old, .*", lines[4])
     assert lines[5:] == [
-        "rule  temp  fired  in breach  no data",
-        "low    all      1     20 min     0.0%",
+        "rule  segment  fired  in breach  no data",
+        "low       all      1     20 min     0.0%",
         "",
         "low (critical, disable)",
         "  fired 2023-11-14 23:05 UTC, cleared 2023-11-14 23:25 UTC after 20 min",
@@ -141,27 +144,31 @@ def test_a_rule_about_segments_is_judged_by_stored_segments(run: Run, tmp_path: 
     windows = []
     for n in range(60):
         for one in minute(n):
-            label = {"0": "output=text", "(0.7,1]": "output=tool_call"}.get(one.series.temperature)
+            label = {"0": "output=text", "(0.7,1]": "output=tool_call"}.get(
+                one.series.segment.value
+            )
             rate = {"output=text": 1.0, "output=tool_call": 0.1}.get(label or "", 1.0)
             accepted = round((one.tally.accepted_tokens or 0) * rate)
             tally = replace(one.tally, accepted_tokens=accepted)
-            series = replace(one.series, temperature=label or "all")
+            series = replace(one.series, segment=segment(label or "all"))
             windows.append(replace(one, series=series, tally=tally))
     fill(url, windows)
     file = tmp_path / "specwatch.yml"
-    rule = RULE.replace("severity", "scope: {segment: output=*}, severity")
+    rule = RULE.replace("severity", "scope: {dimension: output}, severity")
     file.write_text(f"database: {url}\ntargets: [{{url: 'http://h:1', name: chat}}]\n{rule}")
     replay = judged(run, "--config", file, "--target", "chat", code=1, until=T0 + 3600)
     (target,) = replay["targets"]
-    fired = {course["temperature"]: len(course["firings"]) for course in target["courses"]}
-    assert fired == {"output=text": 0, "output=tool_call": 1}
+    fired = {course["segment"]["value"]: len(course["firings"]) for course in target["courses"]}
+    assert fired == {"text": 0, "tool_call": 1}
     words = ("rules", "test", "--config", str(file), "--since", str(T0), "--until", str(T0 + 3600))
-    assert {"output=text", "output=tool_call"} <= set(run(*words).stdout.split())
+    stdout = run(*words).stdout
+    assert "plain text" in stdout
+    assert "low for tool calls (" in stdout
 
 
 def _with_first(one: Window, ttft: float) -> Window:
     counted = replace(one.tally, prompt_tokens=1000, ttft=Histogram((), (20,), 20 * ttft))
-    return replace(one, tally=counted) if one.series.temperature == "all" else one
+    return replace(one, tally=counted) if one.series.segment == segment("all") else one
 
 
 def _without_drafts(one: Window) -> Window:

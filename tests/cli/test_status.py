@@ -41,6 +41,7 @@ from specwatch.status import (
 )
 from specwatch.web.daemon_view import TargetView
 from tests.cli.conftest import Run, texts
+from tests.segments import segment
 from tests.test_problems import losing
 from tests.web.decided import (
     BREACHED,
@@ -110,8 +111,8 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
         "tap: the server was restarted without it",
         "meta-llama/Llama-3.3-70B-Instruct",
         "speculation on, last 60 s: 1.5 running, KV cache up to 25.0%, 1 preemption",
-        "temp  acceptance  tok/step  requests  TTFT p50  TTFT p99  TPOT p50  TPOT p99",
-        "all        50.0%      3.00         9   ~100 ms   ~500 ms    ~10 ms    ~20 ms",
+        "segment  acceptance  tok/step  requests  TTFT p50  TTFT p99  TPOT p50  TPOT p99",
+        "all           50.0%      3.00         9   ~100 ms   ~500 ms    ~10 ms    ~20 ms",
         "tap: covers 80.0% of drafts",
         "  not covered: 2 requests, more than one completion was asked for, which carry",
         "    no record",
@@ -188,7 +189,7 @@ def at_load(running: float) -> DaemonStatus:
 
 def in_breach(seen: Verdict) -> DaemonStatus:
     (finding,) = decided((BREACHED,)).findings
-    changed = (replace(finding, seen=seen, temperature="(0,0.3]"),)
+    changed = (replace(finding, seen=seen, segment=segment("(0,0.3]")),)
     return daemon(target(decision=replace(decided((BREACHED,)), findings=changed)))
 
 
@@ -279,7 +280,8 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
         daemon(target(decision=decided(model_name="gone"))), 1, [" gone ", "breach: too-slow"],
     ),
     "a breach that is about to clear": (
-        in_breach(Verdict.PASS), 1, ["breach: too-slow at (0,0.3]: speedup_ratio", "about to cle"],
+        in_breach(Verdict.PASS), 1,
+        ["breach: too-slow at temperature (0,0.3]: speedup_ratio", "about to cle"],
     ),
     "a breach without data now": (in_breach(Verdict.NO_DATA), 1, ["no data now"]),
     "any acceptance is enough": (
@@ -434,7 +436,9 @@ def test_on_a_narrow_terminal_columns_go_below_with_the_first_one(
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert all(line[:1].strip() or not line.strip() or line.startswith("  ") for line in lines)
-    headers = [number for number, line in enumerate(lines) if line.startswith("temp ")]
+    headers = [
+        number for number, line in enumerate(lines) if line.startswith(("temp ", "segment "))
+    ]
     assert (len(headers) > 2) is (width <= 60)
     shown = " ".join(lines[number] for number in headers)
     for header in ("acceptance", "TPOT p50", "share", "P10/50/90", "TTFT p99", "TPOT p99"):

@@ -15,11 +15,12 @@ from starlette.responses import JSONResponse, Response
 
 from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.lab.simulator.settings import SimulatedSettings
+from specwatch_tap import __version__
 from tests.cli.conftest import Run
 
 COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]
 RECORD = ["--per-request-spec-decode-metrics", "summary"]
-TAP = ["--middleware", "specwatch.tap.Tap"]
+TAP = ["--middleware", "specwatch_tap.Tap"]
 CHECKOUT = Path(__file__).parents[2]
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 
@@ -41,8 +42,8 @@ def test_each_flag_comes_with_its_reason(run: Run) -> None:
     printed = unwrapped(done.stdout)
     for flag in flags(run, "--vllm-version", "0.32.0")["flags"]:
         assert f"{flag['flag']} {flag['value']} {flag['why']}" in printed
-    assert f"pip install --no-deps {shlex.quote(str(CHECKOUT))} python -c" in printed
-    assert 'python -c "import specwatch.tap"' in printed
+    install = f"pip install {shlex.quote(str(CHECKOUT / 'tap'))}"
+    assert f'{install} python -c "from specwatch_tap import Tap"' in printed
     lines = [line for line in done.stdout.splitlines() if "pip install" not in line]
     assert max(map(len, lines)) <= 80
 
@@ -60,42 +61,49 @@ def test_json_has_all_that_the_text_has(run: Run) -> None:
     advice = flags(run, "--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
     assert list(advice) == ["flags", "environment", "install", "command", "drop_in", "notes"]
     assert [(flag["flag"], flag["value"]) for flag in advice["flags"]] == [
-        ("--middleware", "specwatch.tap.Tap"),
+        ("--middleware", "specwatch_tap.Tap"),
         ("--per-request-spec-decode-metrics", "summary"),
         ("--enable-per-request-metrics", None),
     ]
     assert advice["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
-    assert advice["install"] == f"pip install --no-deps {shlex.quote(str(CHECKOUT))}"
+    assert advice["install"] == f"pip install {shlex.quote(str(CHECKOUT / 'tap'))}"
     assert (advice["command"], advice["drop_in"]) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("origin", "source"),
     [
-        ({"url": "file:///nowhere", "dir_info": {}}, ".   # in a checkout of specwatch"),
+        ({"url": "file:///nowhere", "dir_info": {}}, f"specwatch-tap=={__version__}"),
         ({"url": "file://FOLDER", "dir_info": {}}, "FOLDER"),
         (
             {"url": "https://h/x.git", "vcs_info": {"vcs": "git", "commit_id": "0f"}},
             "git+https://h/x.git@0f",
         ),
-        (None, ".   # in a checkout of specwatch"),
+        (
+            {
+                "url": "https://h/x.git",
+                "subdirectory": "tap",
+                "vcs_info": {"vcs": "git", "commit_id": "0f"},
+            },
+            "'git+https://h/x.git@0f#subdirectory=tap'",
+        ),
+        (None, f"specwatch-tap=={__version__}"),
     ],
 )
-def test_the_tap_is_installed_from_where_specwatch_was(
+def test_the_tap_is_installed_from_where_that_of_specwatch_was(
     run: Run,
     origin: dict[str, Any] | None,
     source: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The package is not in a package index."""
     noted = "" if origin is None else json.dumps(origin).replace("FOLDER", str(tmp_path))
     noted_by_pip = SimpleNamespace(read_text=lambda name: noted or None)
-    installed = f"{tmp_path}/site-packages/specwatch/cli/tap.py"
-    monkeypatch.setattr("specwatch.cli.tap.__file__", installed)
+    installed = f"{tmp_path}/site-packages/specwatch_tap/__init__.py"
+    monkeypatch.setattr("specwatch_tap.__file__", installed)
     monkeypatch.setattr("importlib.metadata.Distribution.from_name", lambda name: noted_by_pip)
     source = source.replace("FOLDER", str(tmp_path))
-    assert flags(run)["install"] == f"pip install --no-deps {source}"
+    assert flags(run)["install"] == f"pip install {source}"
 
 
 def test_the_whole_command_can_be_pasted_into_a_shell(run: Run) -> None:

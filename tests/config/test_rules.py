@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from specwatch.config.rules import DEFAULT_RULES, Condition, Rule, Rules, Scope
 from specwatch.config.rules.metrics import MEASURES
-from specwatch.domain.temperature import bucket_labels
 from specwatch.domain.units import format_amount, parse_amount
+from specwatch_tap.temperature import bucket_labels
+from tests.segments import segment
 
 BUCKETS = (*bucket_labels((0.0, 0.3, 1.0)), "unknown")
 PLAIN = [name for name, measure in MEASURES.items() if measure.unit != "seconds"]
@@ -94,65 +95,58 @@ def test_a_pair_is_refused_just_if_it_can_never_fire_or_clear(
         assert held == {True, False}
 
 
+SEGMENTS = [
+    segment(text)
+    for text in (
+        "all", *BUCKETS, "output=schema", "output=text", "output=unknown", "header:x-tenant=ab",
+    )
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("temperature", "judged"),
+    ("scope", "judged"),
     [
-        ("all", ("all",)),
-        ("each", ("0", "(0,0.3]", "(0.3,1]", ">1")),
-        ("positive", ("(0,0.3]", "(0.3,1]", ">1")),
-        ("unknown", ("unknown",)),
-        (">1", (">1",)),
-        ("(0.3,0.7]", ()),
+        ({}, ["all"]),
+        ({"dimension": "temperature"}, ["0", "(0,0.3]", "(0.3,1]", ">1"]),
+        ({"dimension": "temperature", "value": "positive"}, ["(0,0.3]", "(0.3,1]", ">1"]),
+        ({"dimension": "temperature", "value": "unknown"}, ["unknown"]),
+        ({"dimension": "temperature", "value": ">1"}, [">1"]),
+        ({"dimension": "temperature", "value": "(0.3,0.7]"}, []),
+        ({"dimension": "output", "value": "text"}, ["text"]),
+        ({"dimension": "output"}, ["schema", "text"]),
+        ({"dimension": "header:x-tenant", "value": "a?"}, ["ab"]),
+        ({"dimension": "stream", "value": "yes"}, []),
     ],
 )
-def test_a_temperature_is_one_bucket_or_each_by_itself(
-    temperature: str, judged: tuple[str, ...]
+def test_a_scope_is_all_or_segments_of_a_dimension(
+    scope: dict[str, str], judged: list[str]
 ) -> None:
-    assert Scope(temperature=temperature).temperatures(BUCKETS) == judged
-
-
-@pytest.mark.parametrize(
-    ("segment", "judged"),
-    [
-        ("output=text", ("output=text",)),
-        ("output=*", ("output=schema", "output=text")),
-        ("header:x-tenant=a?", ("header:x-tenant=ab",)),
-        ("stream=yes", ()),
-    ],
-)
-def test_a_segment_is_one_or_each_by_itself(segment: str, judged: tuple[str, ...]) -> None:
-    labels = ("all", *BUCKETS, "output=schema", "output=text", "header:x-tenant=ab")
-    assert Scope(segment=segment).temperatures(labels) == judged
-    assert Scope(temperature="each").temperatures(labels) == ("0", "(0,0.3]", "(0.3,1]", ">1")
+    assert [one.value for one in Scope(**scope).segments(SEGMENTS)] == judged
 
 
 @pytest.mark.parametrize(
     ("scope", "problem"),
     [
-        (
-            {"segment": "tools=yes"},
-            "'tools=yes': 'tools' is not a kind of segment; use prompt_length",
-        ),
-        ({"segment": "output"}, "'output' has no value; give one, or * for each"),
-        ({"segment": "output=*", "temperature": "0"}, "give temperature or segment, not both"),
+        ({"dimension": "tools"}, "'tools' is not a kind of segment; use prompt_length"),
+        ({"value": "0"}, "has no effect without a dimension; give one"),
     ],
 )
-def test_a_segment_that_cannot_be_is_refused(scope: dict[str, str], problem: str) -> None:
+def test_a_scope_that_cannot_be_is_refused(scope: dict[str, str], problem: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Scope(**scope)
     assert problem in str(refused.value).replace('"', "'")
 
 
 def test_a_metric_that_no_segment_has_is_refused() -> None:
-    with pytest.raises(ValidationError, match="ttft_p99 is not known by segment; use speedup"):
+    with pytest.raises(ValidationError, match="ttft_p99 is not known by output; use all"):
         Rule(name="slow", conditions=(Condition(metric="ttft_p99", above="1s"),),
-             scope=Scope(segment="output=*"))  # fmt: skip
+             scope=Scope(dimension="output"))  # fmt: skip
 
 
 def test_a_first_bucket_with_greedy_requests_is_not_positive() -> None:
-    assert Scope(temperature="positive").temperatures(bucket_labels((0.5, 1.0))) == (
-        "(0.5,1]", ">1",
-    )  # fmt: skip
+    known = map(segment, bucket_labels((0.5, 1.0)))
+    positive = Scope(dimension="temperature", value="positive").segments(known)
+    assert positive == [segment("(0.5,1]"), segment(">1")]
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,11 @@ def test_a_threshold_in_another_unit_is_refused(metric: str, written: str) -> No
         one(f"{{name: a, metric: {metric}, above: {written}}}")
 
 
-@pytest.mark.parametrize(
-    "temperature", ["all", "each", "positive", "unknown", "0", '"0"', '"(0,0.3]"', '">1"']
-)
-def test_a_scope_may_name_any_bucket_that_there_is(temperature: str) -> None:
-    scope = f"{{temperature: {temperature}}}"
+@pytest.mark.parametrize("value", ["'*'", "positive", "unknown", "0", '"0"', '"(0,0.3]"', '">1"'])
+def test_a_scope_may_name_any_bucket_that_there_is(value: str) -> None:
+    scope = f"{{dimension: temperature, value: {value}}}"
     rule = one(f"{{name: a, metric: acceptance_ratio, below: 0.5, scope: {scope}}}")
-    assert rule.scope.temperature == temperature.strip('"')
+    assert rule.scope.value == value.strip("'\"")
 
 
 def test_unlike_windows_do_not_exclude_one_another() -> None:

@@ -17,14 +17,15 @@ from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Series
 from specwatch.domain.switchback import TUNED, Moments, Switchback
 from specwatch.domain.tuning import tuned_schedule
-from specwatch.engines.switch import Schedule, SwitchState, schedule_number
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard.state import GuardState
 from specwatch.guard.status import GuardStatus
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
 from specwatch.store.repository import Store
+from specwatch_tap.orders import Schedule, SwitchState, schedule_number
 from tests.fixtures import target_of
+from tests.segments import segment
 from tests.store.examples import minute
 
 START = 1_795_003_200.0
@@ -76,9 +77,9 @@ class Killed(BaseException):
 
 @cache
 def _series(
-    quantity: str, part: str = "", *, engine: str = "", key: str = "", temperature: str = ""
+    quantity: str, part: str = "", *, engine: str = "", key: str = "", temperature: str = "all"
 ) -> Series:
-    return Series(quantity, part, "m", engine, key, temperature)
+    return Series(quantity, part, "m", engine, key, segment(temperature))
 
 
 class Server:

@@ -127,4 +127,4 @@ class Bench:
     def end(self) -> dict[str, Window]:
         """The windows by temperature."""
         self.scraper.finish()
-        return {window.series.temperature: window for window in self.windows}
+        return {window.series.segment.value: window for window in self.windows}

@@ -14,6 +14,7 @@ from specwatch.domain.model import Series
 from specwatch.domain.switchback import MOST_GROUPS, Episode
 from specwatch.scrape.switch import SwitchSetting
 from tests import pages
+from tests.segments import segment
 
 LAUNCHED = SwitchSetting(4, ordered=False)
 TWO = SwitchSetting(2, ordered=True)
@@ -75,7 +76,7 @@ def test_a_page_without_a_tap_has_the_group_of_all() -> None:
 
 def test_segments_are_not_counted_again() -> None:
     counted = {
-        Series(quantity, "", "m", "", "", "output=text"): 9.0
+        Series(quantity, "", "m", "", "", segment("output=text")): 9.0
         for quantity in ("decode_seconds", "decode_tokens")
     }
     assert group_totals({**page(), **counted}) == group_totals(page())

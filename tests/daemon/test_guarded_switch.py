@@ -12,13 +12,13 @@ from specwatch.actuators.base import Claim
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.engines.switch import SwitchState
 from specwatch.errors import ActuatorError, StoreUnavailable
 from specwatch.guard import state_machine
 from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.state_machine import Effect
 from specwatch.guard.switch_phases import LEASE
+from specwatch_tap.orders import SwitchState
 from tests.daemon.guard_stories import require_standby_though_killed
 from tests.daemon.stores import NewLiving, StoreOf
 from tests.guard.daemons import GuardingDaemon, World

@@ -19,7 +19,17 @@ from specwatch.daemon import rule_service as judging_module
 from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
-from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, PodInstance, Window
+from specwatch.domain.model import (
+    ALL,
+    HOUR,
+    TEMPERATURE,
+    Batch,
+    Histogram,
+    Mode,
+    Moment,
+    PodInstance,
+    Window,
+)
 from specwatch.domain.speedup import NOT_READ, TOO_FEW
 from specwatch.errors import StoreUnavailable
 from specwatch.rules.decisions import Decision
@@ -33,6 +43,7 @@ from tests.fixtures import Log, Serve, events, target_of
 from tests.hostile import Visit
 from tests.report.experiments import switchback
 from tests.scrape.pages import vllm
+from tests.segments import segment
 from tests.store.examples import FOREVER, T0, batch, minute
 
 pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
@@ -271,7 +282,7 @@ def test_the_likely_cause_of_a_breach_is_known_after_a_restart_too(scene: Scene)
     judging.flush(final=True)
     ((scope, likely),) = judging.decision_of("chat").causes.items()
     (finding,) = judging.decision_of("chat").findings
-    assert scope == (finding.rule.name, finding.model_name, "all")
+    assert scope == (finding.rule.name, finding.model_name, ALL)
     assert likely.factor == "acceptance"
     assert "fell from 80%" in likely.sentence
     assert scene.judging().decision_of("chat").causes == {scope: likely}
@@ -377,7 +388,7 @@ def test_what_waits_is_bounded_and_the_newest_stay(
     scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging_module, "MOST_WAITING", 6)
-    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    by_temperature = LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)})
     scene.config = scene.ruled(by_temperature)
     judging = scene.judging()
     labels = [f"t{number}" for number in range(3)]
@@ -510,7 +521,7 @@ def test_a_breach_of_a_rule_that_is_gone_at_the_start_is_ended(scene: Scene) -> 
 
 
 def test_a_breach_of_a_temperature_that_its_rule_no_longer_looks_at_is_ended(scene: Scene) -> None:
-    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    by_temperature = LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)})
     scene.config = scene.ruled(by_temperature)
     judging = scene.judging()
     for _ in range(2):
@@ -519,10 +530,10 @@ def test_a_breach_of_a_temperature_that_its_rule_no_longer_looks_at_is_ended(sce
         windows = (acceptance(start, 0.9), acceptance(start, 0.2, temperature="0"))
         judging.observe("chat", Batch(windows, None))
     judging.flush()
-    assert [one.temperature for one in scene.store.open_breaches()] == ["0"]
+    assert [one.segment for one in scene.store.open_breaches()] == [segment("0")]
     scene.config = scene.ruled(LOW)
     scene.judging().flush()
-    assert [(one.temperature, one.verdict) for one in scene.stored()] == [
+    assert [(one.segment.value, one.verdict) for one in scene.stored()] == [
         ("0", "breach"), ("0", "no_data"),
     ]  # fmt: skip
     assert scene.store.open_breaches() == []
@@ -537,7 +548,7 @@ def test_a_breach_of_a_model_that_is_gone_for_a_day_is_ended(scene: Scene, log: 
     judging.flush()
     breach, end = scene.stored()
     assert (breach.model_name, end.model_name, end.verdict) == ("llama", "llama", "no_data")
-    assert end.inputs == {"missing": "no requests of that model or temperature for a day"}
+    assert end.inputs == {"missing": "no requests of that model or segment for a day"}
     (entry,) = events(log, "rule_ended")
     assert (entry["model_name"], entry["value"]) == ("llama", None)
     assert scene.store.open_breaches() == []

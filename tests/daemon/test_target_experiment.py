@@ -17,10 +17,10 @@ from specwatch.daemon.target_experiment import TargetExperiment
 from specwatch.domain.model import Mode, Moment
 from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import results
-from specwatch.engines.switch import SwitchState
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Order, Pause, Phase
 from specwatch.status import Failure, TargetStatus
+from specwatch_tap.orders import SwitchState
 from tests.daemon.experiment_world import (
     BLOCK,
     BY_TEMPERATURE,

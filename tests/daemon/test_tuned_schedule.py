@@ -13,12 +13,12 @@ from specwatch.daemon import target_experiment
 from specwatch.daemon.arm_orders import LEASE, shows
 from specwatch.domain.switchback import SwitchbackState
 from specwatch.domain.switchback_results import fastest_other
-from specwatch.engines.switch import schedule_number
 from specwatch.errors import ScrapeReason
 from specwatch.guard.state import GuardState, Pause, Phase
 from specwatch.report.experiments import live_experiment
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure
+from specwatch_tap.orders import schedule_number
 from tests.daemon.experiment_world import (
     BLOCK,
     DESIGN,

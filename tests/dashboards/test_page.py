@@ -12,7 +12,13 @@ from tests.dashboards.board import Board, boards
 from tests.dashboards.page import page
 from tests.dashboards.prometheus import PrometheusApi, Series
 
-LABELS = {"target": "<b>chat", "model_name": "llama", "temperature": "0", "state": "observing"}
+LABELS = {
+    "target": "<b>chat",
+    "model_name": "llama",
+    "dimension": "temperature",
+    "value": "0",
+    "state": "observing",
+}
 
 
 class Fake(PrometheusApi):

@@ -10,6 +10,7 @@ import msgspec
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, choose, measured
 from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
+from tests.segments import in_segments
 
 K = 4
 KEY = BaselineKey("chat", "tiny")
@@ -56,7 +57,9 @@ def on(
         label: Tally(drafts=count, draft_tokens=K * count, accepted_tokens=kept)
         for label, (count, kept) in (buckets or {}).items()
     }
-    return Sample(n * MINUTE, MINUTE, Mode.ON, whole, gauges(load), Environment(), parts)
+    return Sample(
+        n * MINUTE, MINUTE, Mode.ON, whole, gauges(load), Environment(), in_segments(parts)
+    )
 
 
 def per_request(sample: Sample, requests: int = 20) -> Sample:

@@ -22,6 +22,7 @@ from specwatch.domain.model import (
 from specwatch.domain.sample import Sample, completed
 from specwatch.domain.switchback import Switchback
 from specwatch.rules.evidence import Evidence
+from tests.segments import in_segments, segment
 
 START = 1_700_000_040
 """A whole minute, Unix."""
@@ -89,7 +90,7 @@ def minute(
         length=MINUTE,
         mode=mode,
         tally=completed(tally() if counted is None else counted, list((buckets or {}).values())),
-        buckets=buckets or {},
+        segments=in_segments(buckets or {}),
         **others,
     )
 
@@ -153,7 +154,7 @@ def evidence(
     return Evidence(
         samples,
         baseline=Baseline() if baseline is None else baseline,
-        reference=reference or {},
+        reference={segment(label): one for label, one in (reference or {}).items()},
         now=float(newest) if now is None else now,
         experiment=experiment,
         finished=finished,
@@ -167,5 +168,10 @@ def finished_hours(
     """Requests by temperature: of two hours without speculation, and of earlier hours with it, each
     of ``on`` in turn."""
     first = START - 86400
-    before = [FinishedHour(first + 3600 * n, False, on[n % len(on)]) for n in range(hours)]
-    return [*before, *(FinishedHour(first + 3600 * n, True, off) for n in (2, 7))]
+
+    def hour(n: int, without: bool, counted: Mapping[str, Tally]) -> FinishedHour:
+        by_segment = {segment(label): one for label, one in counted.items()}
+        return FinishedHour(first + 3600 * n, without, by_segment)
+
+    before = [hour(n, False, on[n % len(on)]) for n in range(hours)]
+    return [*before, *(hour(n, True, off) for n in (2, 7))]

@@ -8,6 +8,7 @@ import pytest
 
 from specwatch.domain.acceptance import AcceptanceChange, acceptance_change
 from tests.domain.samples import minute, minutes, tally
+from tests.segments import segment
 
 THEN = {
     "all": tally(rate=0.6, drafts=20_000),
@@ -25,7 +26,9 @@ def mixed(greedy: float, hot: float, *, share: float, count: int = 30):
 
 
 def change(samples, reference=THEN) -> AcceptanceChange:
-    result = acceptance_change(samples, reference)
+    result = acceptance_change(
+        samples, {segment(label): counted for label, counted in reference.items()}
+    )
     assert isinstance(result, AcceptanceChange), result
     return result
 
@@ -66,7 +69,9 @@ def test_a_change_is_that_of_the_draft_at_the_present_mix(samples, reference, va
 )
 def test_it_says_why_there_is_no_comparison(samples, reference, why):
     """A shift to temperatures that the reference has not is not taken for a change."""
-    result = acceptance_change(samples, reference)
+    result = acceptance_change(
+        samples, {segment(label): counted for label, counted in reference.items()}
+    )
     assert isinstance(result, str)
     assert result.startswith(why)
 

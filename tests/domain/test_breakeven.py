@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specwatch.domain.breakeven import (
     Assessment,
-    BucketSpeedup,
+    SegmentSpeedup,
     assess,
     prior_speedup,
     speedup_of,
@@ -21,6 +21,7 @@ from specwatch.domain.breakeven import (
 from specwatch.domain.model import Gauges, Mode, Tally
 from tests.domain import minutes
 from tests.domain.minutes import baseline, off, on, per_request
+from tests.segments import segment
 
 PLAIN = [off(n) for n in range(6)]
 """50 ms a token, at 4 requests."""
@@ -102,8 +103,8 @@ def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
     """tau of 3.25 and 1.75 over o = 2: what gains on the whole loses above 1."""
     buckets = {"0": (200, 450), ">1": (200, 150), "unknown": (0, 0)}
     assessment = assess([on(n, tpot=0.04, buckets=buckets) for n in range(6)], baseline(PLAIN))
-    assert list(assessment.buckets) == ["0", ">1"]
-    cold, hot = assessment.buckets["0"], assessment.buckets[">1"]
+    assert list(assessment.segments) == [segment("0"), segment(">1")]
+    cold, hot = assessment.segments[segment("0")], assessment.segments[segment(">1")]
     assert (cold.speedup.value, hot.speedup.value) == pytest.approx((1.625, 0.875))
     assert (cold.share, cold.acceptance_rate, cold.loses) == (0.5, 0.5625, False)
     assert (hot.share, hot.acceptance_rate, hot.loses) == (0.5, 0.1875, True)
@@ -112,15 +113,15 @@ def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
 def test_a_bucket_has_its_part_of_the_steps_that_did_not_draft():
     samples = [on(n, tpot=0.04, plain_steps=200, buckets={"0": (200, 300)}) for n in range(6)]
     assessment = assess(samples, baseline(PLAIN))
-    assert assessment.buckets["0"].speedup.value == pytest.approx(1.25)
+    assert assessment.segments[segment("0")].speedup.value == pytest.approx(1.25)
 
 
 def test_a_few_drafts_that_are_alike_by_chance_are_not_certain():
     """Of minutes that are alike the interval is at least that of independent tokens."""
 
-    def of(drafts: int) -> BucketSpeedup | None:
+    def of(drafts: int) -> SegmentSpeedup | None:
         minutes = [on(n, tpot=0.04, buckets={"0": (drafts, drafts)}) for n in range(6)]
-        return assess(minutes, baseline(PLAIN)).buckets.get("0")
+        return assess(minutes, baseline(PLAIN)).segments.get(segment("0"))
 
     assert of(3) is None
     some, many = of(20), of(200)
@@ -188,7 +189,7 @@ def figures(assessment: Assessment) -> list[float]:
     assert assessment.best_k is not None
     intervals = [
         assessment.speedup,
-        *(bucket.speedup for _, bucket in sorted(assessment.buckets.items())),
+        *(bucket.speedup for _, bucket in sorted(assessment.segments.items())),
     ]
     for line in assessment.bins:
         intervals += [line.speedup, line.step_cost, line.acceptance]
@@ -336,6 +337,6 @@ def test_the_assumed_break_even_is_where_the_assumed_speedup_is_one(k, cost):
 def test_a_bucket_loses_only_with_the_whole_of_its_interval():
     """Minutes of speedups on both sides of 1, with a mean below it."""
     samples = [on(n, tpot=0.03 + 0.06 * (n % 2), buckets={"0": (400, 600)}) for n in range(6)]
-    cold = assess(samples, baseline(PLAIN)).buckets["0"]
+    cold = assess(samples, baseline(PLAIN)).segments[segment("0")]
     assert cold.speedup.value < 1 < cold.speedup.upper
     assert not cold.loses

@@ -15,7 +15,6 @@ from specwatch.domain.model import (
     Window,
     load_bin,
     load_bin_label,
-    prompt_length_label,
 )
 
 
@@ -38,18 +37,6 @@ def test_a_mean_belongs_to_the_bin_of_the_nearest_number_of_requests(concurrency
     bin_ = load_bin(concurrency)
     assert bin_ is not None
     assert load_bin_label(bin_) == label
-
-
-@pytest.mark.parametrize(
-    ("tokens", "label"),
-    [
-        (0, "1-256"), (256, "1-256"), (257, "257-2048"), (2048, "257-2048"), (2049, "2049-8192"),
-        (8192, "2049-8192"), (8193, "8193-16384"), (16_384, "8193-16384"),
-        (16_385, "16385+"), (10**7, "16385+"), (None, "unknown"),
-    ],
-)  # fmt: skip
-def test_the_class_of_a_prompt(tokens, label):
-    assert prompt_length_label(tokens) == label
 
 
 @pytest.mark.parametrize("concurrency", [None, 0.0, -1.0])

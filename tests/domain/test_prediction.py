@@ -15,6 +15,7 @@ from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it
 from specwatch.domain.sample import Sample
 from tests.domain import minutes
 from tests.domain.samples import baseline_of_paces
+from tests.segments import in_segments, segment
 
 PLAIN = 0.1
 """Seconds of a step without speculation, at any load."""
@@ -40,7 +41,7 @@ def off(start: int, running: float, tokens: Mapping[str, int]) -> Sample:
     """A minute without speculation at a load so high that it is never idle."""
     sample = minutes.off(start // 60, tpot=PLAIN, tokens=sum(tokens.values()), load=running)
     buckets = {label: Tally(generation_tokens=count) for label, count in tokens.items()}
-    return replace(sample, buckets=buckets)
+    return replace(sample, segments=in_segments(buckets))
 
 
 HOT_AND_COLD = {"0": 4.0, ">1": 2.0}
@@ -83,7 +84,7 @@ def test_the_predicted_length_is_that_of_the_present_mix(
 def test_the_mix_is_of_tokens_after_the_first_of_each_request() -> None:
     sample = off(100_000, 16.0, {"0": 800, ">1": 800})
     brief = Tally(generation_tokens=8800, requests={"stop": 8000})
-    mixed = replace(sample, buckets={"0": sample.buckets["0"], ">1": brief})
+    mixed = replace(sample, segments=in_segments({"0": sample.buckets[segment("0")], ">1": brief}))
     interval = KNOWN.speedup([replace(mixed, start=mixed.start + 60 * n) for n in range(10)])
     assert interval is not None
     assert interval.value == pytest.approx(8 / 3 / 2.0, rel=0.01)
@@ -136,7 +137,7 @@ def test_a_draft_that_got_worse_is_predicted_from_its_newest_minutes() -> None:
     for sample in good + bad:
         memory.add(sample)
     experience = Experience.of(memory.samples, baseline(12.0))
-    assert experience.lengths["0"].value == pytest.approx(1.5)
+    assert experience.lengths[segment("0")].value == pytest.approx(1.5)
     interval = experience.speedup(present(9.0, **{"0": 900}))
     assert interval is not None
     assert interval.below(1.0)
@@ -149,7 +150,7 @@ def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> No
     for n in range(100):
         memory.add(on(10_000 + 60 * n, 24.0, 3.0, {">1": 2.0}))
     experience = Experience.of(memory.samples, baseline(12.0, 24.0))
-    assert experience.lengths["0"].value == pytest.approx(4.0)
+    assert experience.lengths[segment("0")].value == pytest.approx(4.0)
     assert [round(cost.concurrency) for cost in experience.costs] == [12, 24]
     assert len(memory.samples) <= 70
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from specwatch.domain.model import Environment, Moment, RankCounts
+from specwatch.domain.model import ALL, Environment, Moment, RankCounts
 from specwatch.domain.ranks import ranks_of
 from specwatch.rules.decision_view import ReadingView
 from specwatch.rules.judge import Judge
@@ -123,7 +123,7 @@ def test_a_rule_reads_how_many_and_names_them() -> None:
     view = ReadingView(
         "outlier_ranks", 0.0, None, None, HOUR, 1.0, None, None, 9, 9, "counted", None, reading.note
     )
-    assert speculation.breach("rank-outlier", "all", view) == f"rank-outlier: {reading.note}"
+    assert speculation.breach("rank-outlier", ALL, view) == f"rank-outlier: {reading.note}"
     alone = read("outlier_ranks", evidence(samples), window=HOUR)
     assert (alone.value, alone.moot) == (None, True)
     later = evidence(samples, ranks=[(START - 7200, ranks[0])])

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
     MINUTE,
     Environment,
     Gauges,
@@ -20,13 +19,14 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.domain.sample import Pace, pace_of, samples_of, total, totals_by_bucket
+from specwatch.domain.sample import Pace, pace_of, samples_of, tally_of, total
 from tests.domain import minutes
+from tests.segments import segment
 
 
-def window(start: int = 0, temperature: str = ALL_TEMPERATURES, **more) -> Window:
+def window(start: int = 0, temperature: str = "all", **more) -> Window:
     sound = {"observed_seconds": 60.0, "scrapes_ok": 12, "mode": Mode.ON, "tally": Tally(drafts=1)}
-    series = SeriesId("daemon", "chat", "tiny", temperature)
+    series = SeriesId("daemon", "chat", "tiny", segment(temperature))
     return Window(series=series, start=start, length=MINUTE, **{**sound, **more})
 
 
@@ -61,7 +61,7 @@ def test_buckets_stand_beside_all_temperatures_in_any_order(order):
     samples = samples_of(windows[n] for n in order)
     assert [sample.start for sample in samples] == [0, 60, 120]
     assert [sample.tally.drafts for sample in samples] == [1, 61, 121]
-    assert [{k: t.drafts for k, t in sample.buckets.items()} for sample in samples] == [
+    assert [{k.value: t.drafts for k, t in sample.buckets.items()} for sample in samples] == [
         {"0": n + 2, ">1": n + 3} for n in (0, 60, 120)
     ]
 
@@ -85,7 +85,7 @@ def test_parts_of_an_hour_keep_to_their_own_mode_and_load():
     ]  # fmt: skip
     samples = samples_of(hour)
     assert len(samples) == 4
-    assert all(sample.buckets["0"].drafts == sample.tally.drafts for sample in samples)
+    assert all(sample.buckets[segment("0")].drafts == sample.tally.drafts for sample in samples)
 
 
 def test_coverage_is_that_of_the_buckets():
@@ -130,7 +130,7 @@ def test_a_server_that_says_nothing_has_the_pace_of_its_buckets():
     parts = [
         msgspec.structs.replace(
             whole,
-            series=msgspec.structs.replace(whole.series, temperature=label),
+            series=msgspec.structs.replace(whole.series, segment=segment(label)),
             tally=Tally(
                 drafts=count, accepted_tokens=count, tpot=Histogram((), (count,), count * 0.1)
             ),
@@ -161,10 +161,8 @@ def test_there_are_never_fewer_steps_than_drafts():
 def test_totals_add_up():
     samples = [minutes.on(n, buckets={"0": (10, 20), ">1": (n, n)}) for n in range(3)]
     assert total(samples).drafts == 1200
-    assert {k: t.accepted_tokens for k, t in totals_by_bucket(samples).items()} == {
-        "0": 60,
-        ">1": 3,
-    }
+    accepted = [tally_of(samples, segment(label)).accepted_tokens for label in ("0", ">1")]
+    assert accepted == [60, 3]
     assert total([]) == Tally()
 
 

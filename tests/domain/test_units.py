@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.buckets import order_of
-from specwatch.domain.temperature import Buckets, bucket_labels
 from specwatch.domain.units import (
     ListenAddress,
     format_duration,
@@ -27,6 +26,8 @@ from specwatch.domain.units import (
     parse_server_url,
     parse_size,
 )
+from specwatch_tap.temperature import Buckets, bucket_labels
+from tests.segments import segment
 
 
 @given(st.integers(min_value=0, max_value=36_500 * 86_400_000))
@@ -158,7 +159,7 @@ def test_buckets_are_labelled_as_in_the_glossary() -> None:
 def test_buckets_are_in_ascending_order_before_other_labels_and_the_unknown() -> None:
     labels = ["unknown", "other", "0", "(0.7,1]", ">1", "another", "(0,0.3]", "[0,0.5]"]
     ordered = ["0", "(0,0.3]", "[0,0.5]", "(0.7,1]", ">1", "another", "other", "unknown"]
-    assert sorted(labels, key=order_of) == ordered
+    assert sorted(labels, key=lambda label: order_of(segment(label))) == ordered
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Lane:
 def main(options: Sequence[str]) -> int:
     """Run all of it; the exit status."""
     # Before anybody uses them: pip would change what others are just loading.
-    lab.add_checkout(lab.install())
+    lab.add_tap(lab.install())
     with (
         tempfile.TemporaryDirectory(prefix="specwatch-e2e-") as folder,
         fork_server(lab.vllm_folder(), Path(folder)) as forks,

@@ -95,9 +95,9 @@ def aiperf(vllm_install: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tap(vllm_install: Path) -> tuple[str, ...]:
-    """The flags that load the tap; specwatch is installed next to vLLM, as users do that."""
-    lab.add_checkout(vllm_install)
-    return ("--middleware", "specwatch.tap.Tap")
+    """The flags that load the tap; the tap is installed next to vLLM, as users do."""
+    lab.add_tap(vllm_install)
+    return ("--middleware", "specwatch_tap.Tap")
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from specwatch.domain.baseline import BaselineKey, Origin, measured
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window
+from specwatch.domain.model import ALL, MINUTE, Batch, Window
 from specwatch.domain.sample import samples_of
 from specwatch.store.batches import pack_batch
 from specwatch.store.repository import Store
@@ -100,7 +100,7 @@ class Story:
                 daemon.wait_scraped(0)
                 wait_answered(users, len(users.outcomes) + REMEMBERED)
                 daemon.stop()
-        return daemon.windows(segments=True)
+        return daemon.windows()
 
     def _watching(self, server: VllmServer, database: str, *nowhere: str) -> DaemonProcess:
         config = configuration(server.url, self._alertmanager.url, nowhere)
@@ -155,7 +155,7 @@ def configuration(url: str, alertmanager: str, nowhere: Sequence[str]) -> dict[s
     asked = {
         "metric": "acceptance_ratio", "below": 1, "window": "1m", "for": "0s", "min_drafts": 20,
     }  # fmt: skip
-    of_segments = {"name": "low-for", **asked, "scope": {"segment": "output=*"}}
+    of_segments = {"name": "low-for", **asked, "scope": {"dimension": "output"}}
     switch = {"kind": "command", "disable": ["/bin/true"], "enable": ["/bin/true"]}
     return {
         "daemon": "story",
@@ -184,7 +184,7 @@ def remember(url: str, off: Sequence[Window], on: Sequence[Window], now: float) 
     last = int(now // MINUTE) * MINUTE - MINUTE
     ons = repeated(busiest(on), last - ON_MINUTES * MINUTE, ON_MINUTES)
     offs = repeated(busiest(off), last - (ON_MINUTES + OFF_MINUTES) * MINUTE, OFF_MINUTES)
-    (gauges,) = {each.gauges for each in ons if each.series.temperature == ALL_TEMPERATURES}
+    (gauges,) = {each.gauges for each in ons if each.series.segment == ALL}
     gauges = replace(gauges, running_seconds=USERS * gauges.busy_seconds)
     ons, offs = ([replace(each, gauges=gauges) for each in minutes] for minutes in (ons, offs))
     one = offs[0]
@@ -212,6 +212,6 @@ def repeated(minute: Sequence[Window], start: int, count: int) -> list[Window]:
 
 def busiest(windows: Sequence[Window]) -> list[Window]:
     """Those of the minute in which most was generated, of all temperatures and of each."""
-    wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
+    wholes = [window for window in windows if window.series.segment == ALL]
     start = max(wholes, key=lambda each: each.tally.generation_tokens or 0).start
     return [window for window in windows if window.start == start]

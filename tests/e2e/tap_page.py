@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.domain.model import ALL_TEMPERATURES, Window
+from specwatch.domain.model import ALL, Window
 from tests.e2e import witness
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts, counted, running, stored, total
@@ -244,9 +244,9 @@ def in_windows(windows: Iterable[Window]) -> Buckets:
     """What windows of single temperature buckets add up to, in the same names."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for window in windows:
-        if window.series.temperature == ALL_TEMPERATURES:
+        if window.series.segment == ALL:
             continue
-        counts, tally = found[window.series.temperature], window.tally
+        counts, tally = found[window.series.segment.value], window.tally
         counts.update(stored([window]))
         counts.update({f"records {method}": count for method, count in tally.records.items()})
         counts.update({f"uncovered {reason}": count for reason, count in tally.uncovered.items()})

@@ -215,6 +215,7 @@ Labels = dict[str, str]
 SLO_OF_ONE = {"alertname": SLO, "servers": "one"}
 STOCK_SLO_OF_ONE = {"alertname": "VllmLatencySloBurn", "servers": "one"}
 HELD = {"alertname": "SpeculationGuardHeld"}
+COLD, HOT = ({"dimension": "temperature", "value": value} for value in "01")
 INHIBITIONS: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN}, {"alertname": SLO, "severity": "warning"}),
     *(({"alertname": down}, {"alertname": name}) for down in SERVER_DOWN for name in (BREACH, SLO)),
@@ -226,15 +227,15 @@ INHIBITIONS: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN}, {"alertname": "SpecwatchCoverageLow"}),
     ({"alertname": DOWN}, HELD),
     ({"alertname": DOWN}, {"alertname": "SpecwatchStoreBehind", "target": ""}),
-    ({"rule": "net-negative"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "low-acceptance", **COLD}),
     ({"rule": "net-negative"}, {"rule": "losing-bucket"}),
-    ({"rule": "net-negative"}, {"rule": "bucket-loses", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "bucket-loses", **COLD}),
     ({"rule": "net-negative"}, {"rule": "not-worth-it"}),
-    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "1"}),
+    ({"rule": "garbage", **HOT}, {"rule": "low-acceptance", **HOT}),
     ({"alertname": SLO, "severity": "critical"}, {"alertname": SLO, "severity": "warning"}),
     ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "short-outputs"}),
-    ({"alertname": BREACH, "rule": "garbage", "temperature": "1"},
-     {"rule": "garbage", "temperature": "1"}),
+    ({"alertname": BREACH, "rule": "garbage", **HOT},
+     {"rule": "garbage", **HOT}),
     ({"alertname": "SpeculationSwitchedOff"}, {"alertname": "SpeculationGuardActed"}),
     ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardWaiting"}),
     ({"alertname": "SpeculationGuardFailed"}, HELD),
@@ -266,9 +267,9 @@ SPARED: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN, "target": ""}, HELD),
     ({"alertname": DOWN, "target": "", "instance": ""}, {"alertname": "SpecwatchStoreBehind"}),
     ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardBudgetExhausted"}),
-    ({"alertname": BREACH, "rule": "garbage", "temperature": "0"},
-     {"rule": "garbage", "temperature": "1"}),
-    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"alertname": BREACH, "rule": "garbage", **COLD},
+     {"rule": "garbage", **HOT}),
+    ({"rule": "garbage", **HOT}, {"rule": "low-acceptance", **COLD}),
     ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
     ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
     ({**SLO_OF_ONE, "severity": "warning"}, {**STOCK_SLO_OF_ONE, "severity": "critical"}),

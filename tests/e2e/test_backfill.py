@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from specwatch.domain.model import HOUR, MINUTE, Window
 from tests.backfill.test_service import page
 from tests.e2e.api import settled
 from tests.e2e.clients import Clients
@@ -59,7 +59,7 @@ class Records:
 
 
 def rows(windows: Sequence[Window]) -> Rows:
-    found = {(w.start, w.series.model_name, w.series.temperature): w for w in windows}
+    found = {(w.start, w.series.model_name, w.series.segment.value): w for w in windows}
     assert len(found) == len(windows), "a window is there twice"
     return found
 
@@ -132,7 +132,7 @@ def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
 def test_counts_between_idle_edges_equal_those_of_the_daemon(records: Records) -> None:
     """Of every counter and every bucket of every histogram, at every temperature: exactly."""
     temperatures = {t for (start, _, t) in records.live if records.begun <= start < records.ended}
-    assert temperatures > {ALL_TEMPERATURES, "0", ">1"}
+    assert temperatures > {"all", "0", ">1"}
     for temperature in temperatures:
         live = of_span(records.live, temperature, records.begun, records.ended)
         assert of_span(records.filled, temperature, records.begun, records.ended) == live
@@ -143,8 +143,7 @@ def test_counts_at_an_edge_in_traffic_differ_by_one_scrape(records: Records) -> 
     """One minute, with an edge in traffic: scrapes are a second apart, of sixty, and some late."""
     edge = records.begun + MINUTE
     live, filled = (
-        of_span(found, ALL_TEMPERATURES, records.begun, edge)
-        for found in (records.live, records.filled)
+        of_span(found, "all", records.begun, edge) for found in (records.live, records.filled)
     )
     for name in ("drafts", "generation_tokens", "accepted_tokens"):
         assert filled[name] == pytest.approx(live[name], rel=0.25)
@@ -152,9 +151,7 @@ def test_counts_at_an_edge_in_traffic_differ_by_one_scrape(records: Records) -> 
 
 def test_windows_agree_in_everything_else(records: Records) -> None:
     for start in range(records.begun, records.ended, MINUTE):
-        live, filled = (
-            found[start, MODEL, ALL_TEMPERATURES] for found in (records.live, records.filled)
-        )
+        live, filled = (found[start, MODEL, "all"] for found in (records.live, records.filled))
         assert (filled.mode, filled.source, filled.restarts) == (live.mode, live.source, 0)
         assert filled.environment.fingerprint == live.environment.fingerprint
         # Who is late on a busy machine leaves a scrape out, or has it fail.
@@ -258,6 +255,6 @@ def hours_in(database: str) -> int:
 def hours_of(database: str) -> dict[Any, Any]:
     windows = windows_of(database, length=HOUR)
     return {
-        (w.start, w.series.model_name, w.series.temperature, w.load_bin, w.mode): stored([w])
+        (w.start, w.series.model_name, w.series.segment.value, w.load_bin, w.mode): stored([w])
         for w in windows
     }

@@ -13,6 +13,7 @@ from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 
+from specwatch.domain.model import ALL
 from tests.e2e.processes import DaemonProcess
 from tests.e2e.waiting import eventually
 from tests.lab.kubernetes_cluster import KubernetesCluster
@@ -123,7 +124,7 @@ class Serving:
         return sum(
             window.tally.generation_tokens or 0
             for window in self.daemon.windows(target=f"{self.namespace}/{pod}")
-            if window.series.temperature == "all"
+            if window.series.segment == ALL
         )
 
 

@@ -412,7 +412,7 @@ def test_switch_at_run_time_reaches_one_pod_without_a_rollout(
     for number in range(1, 255):
         (tmp_path / f"switch/{kubernetes_cluster.network}.{number}").mkdir()
     environment["SPECWATCH_SWITCH_DIRECTORY"] = f"{tmp_path}/switch/$(POD_IP)"
-    args = [*WITHOUT, "--middleware", "specwatch.tap.Tap", *flags]
+    args = [*WITHOUT, "--middleware", "specwatch_tap.Tap", *flags]
     three = Pods(kubernetes_cluster, "statefulset/switched", args=args)
     three.container["env"] += [{"name": k, "value": v} for k, v in environment.items()]
     with three as pods:

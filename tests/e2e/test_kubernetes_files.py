@@ -317,7 +317,7 @@ def test_the_gate_of_argo_follows_the_interval(
     assert [condition.split()[-1] for condition in conditions] == ["1", "-1"]
     query = metric["provider"]["prometheus"]["query"]
     query = query.replace("{{args.target}}", "chat").replace("{{args.least}}", "1")
-    labels = 'target="chat",model_name="m",temperature="all"'
+    labels = 'target="chat",model_name="m",dimension="all"'
     series = [
         {"series": f"specwatch_speedup_ratio_{end}{{{labels},pod='{pod}'}}", "values": f"{value}x9"}
         for end, value in (("lower", lower), ("upper", upper))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.domain.model import ALL
 from specwatch.pages.mail_html import mail_html
 from specwatch.pages.report_html import report_html
 from specwatch.report.model import Report
@@ -56,7 +57,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """One that watches a simulated vLLM with traffic at several temperatures."""
     folder = tmp_path_factory.mktemp("daemon")
     flags = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}',
-             "--middleware", "specwatch.tap.Tap", "--per-request-spec-decode-metrics", "summary",
+             "--middleware", "specwatch_tap.Tap", "--per-request-spec-decode-metrics", "summary",
              "--simulated-rate", "4"]  # fmt: skip
     with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
         vllm.wait_ready()
@@ -99,8 +100,7 @@ def lived(daemon: DaemonProcess) -> None:
     """Return when there is something to show on the status page: a whole minute of traffic."""
     eventually(
         lambda: (
-            {window.series.temperature for window in daemon.windows() if window.tally.drafts}
-            > {"all"}
+            {window.series.segment for window in daemon.windows() if window.tally.drafts} > {ALL}
         ),
         what="a minute by temperature is stored",
         within=180.0,

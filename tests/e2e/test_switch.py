@@ -148,7 +148,7 @@ def test_under_data_parallelism_vllm_has_no_schedule(start_switched: StartSwitch
 
 
 IGNORING = """
-from specwatch.tap import scheduler
+from specwatch_tap import scheduler
 
 class Scheduler:
     def __new__(cls, *args, **options):
@@ -261,8 +261,8 @@ def test_the_hardened_unit_gives_orders_to_another_user(systemd_machine: Systemd
         "RuntimeDirectory=vllm-switch\nRuntimeDirectoryMode=2770\nRuntimeDirectoryPreserve=yes\n"
         f"Environment=PYTHONPATH={CHECKOUT}\n"
         f"ExecStart=/opt/specwatch/bin/specwatch simulate tiny --port {port} --simulated-rate 5"
-        f' --speculative-config "{config}" --scheduler-cls specwatch.tap.scheduler.Scheduler'
-        " --middleware specwatch.tap.Tap\n" + seen_by_services()
+        f' --speculative-config "{config}" --scheduler-cls specwatch_tap.Scheduler'
+        " --middleware specwatch_tap.Tap\n" + seen_by_services()
     )
     systemd_machine.write_file(f"{UNITS}/vllm-switched.service", server)
     switch = (

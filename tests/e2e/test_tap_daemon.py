@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.domain.model import ALL_TEMPERATURES, Source, Window
+from specwatch.domain.model import ALL, Source, Window
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm
 from tests.e2e.processes import DaemonProcess, TapProxy, specwatch
@@ -138,7 +138,7 @@ def story(
 
 
 def of_all(windows: list[Window]) -> list[Window]:
-    return [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
+    return [window for window in windows if window.series.segment == ALL]
 
 
 def test_windows_by_temperature_hold_what_the_tap_counted(story: Story) -> None:
@@ -147,7 +147,7 @@ def test_windows_by_temperature_hold_what_the_tap_counted(story: Story) -> None:
     assert in_windows(story.windows) == {
         bucket: counts for bucket, counts in story.mixed.tap.items() if bucket
     }
-    parts = [w for w in story.windows if w.series.temperature != ALL_TEMPERATURES]
+    parts = [w for w in story.windows if w.series.segment != ALL]
     assert {window.source for window in parts} == {Source.TAP}
 
 
@@ -176,7 +176,7 @@ def test_coverage_is_the_share_of_the_servers_drafts(story: Story) -> None:
 
 
 def test_windows_say_what_the_source_saw_of_the_servers_drafts(story: Story) -> None:
-    parts = [w for w in story.windows if w.series.temperature != ALL_TEMPERATURES]
+    parts = [w for w in story.windows if w.series.segment != ALL]
     minutes = {w.start: w for w in of_all(story.windows)}
     for window in parts:
         assert window.server_drafts == minutes[window.start].tally.drafts
@@ -186,7 +186,7 @@ def test_windows_say_what_the_source_saw_of_the_servers_drafts(story: Story) -> 
 
 def test_status_and_scrape_show_the_buckets(story: Story) -> None:
     model = story.mixed_page
-    buckets = {shown["temperature"]: shown for shown in model["temperatures"]}
+    buckets = {shown["segment"]["value"]: shown for shown in model["segments"]}
     for bucket in BUCKETS:
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             assert buckets[bucket][name] == story.mixed.tap[bucket][name]
@@ -200,9 +200,9 @@ def test_the_exporter_shows_the_buckets(story: Story) -> None:
     for bucket in BUCKETS:
         of = story.mixed.tap[bucket]
         rate = of["accepted_tokens"] / of["draft_tokens"]
-        shown = exported(story.page, "specwatch_acceptance_ratio", f'temperature="{bucket}"')
+        shown = exported(story.page, "specwatch_acceptance_ratio", f'value="{bucket}"')
         assert shown == pytest.approx(rate)
-    coverage = exported(story.page, "specwatch_coverage_ratio", 'temperature="all"')
+    coverage = exported(story.page, "specwatch_coverage_ratio", 'source="tap"')
     assert coverage == story.mixed.status["tap"]["models"]["tiny"]["coverage"]
     assert exported(story.page, "specwatch_tap_up", 'target="tiny"') == 1
 
@@ -224,7 +224,7 @@ def test_a_missing_tap_is_reported(story: Story) -> None:
 
 
 def test_a_proxys_windows_hold_what_it_counted(story: Story) -> None:
-    parts = [w for w in story.proxy_windows if w.series.temperature != ALL_TEMPERATURES]
+    parts = [w for w in story.proxy_windows if w.series.segment != ALL]
     assert {window.source for window in parts} == {Source.PROXY}
     assert in_windows(parts) == {b: counts for b, counts in story.proxied.tap.items() if b}
     assert chosen(in_windows(parts), *ACCEPTANCE) == of_records(story.proxied.outcomes)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import specwatch_tap
 from specwatch.generate import tap
 from specwatch.vllm_cli import read_command
 from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
@@ -99,7 +100,7 @@ def test_vllm_reads_its_command_line_as_we_do_and_takes_the_flags(vllm_install: 
         assert [option.value for option in arguments.given(MIDDLEWARE)] == middleware, flags
         assert (arguments.value(RECORD) or "none") == level, flags
         assert bool(arguments.given(TIMINGS)) == timings, flags
-        assert after[0] == [tap.TAP, *middleware], flags
+        assert after[0] == [specwatch_tap.MIDDLEWARE, *middleware], flags
         records = level if level != "none" or not speculation else "summary"
         assert after[1:] == [records, True, speculation], flags
     for words in (command.words for command in changed if command is not None):

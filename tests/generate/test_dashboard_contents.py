@@ -121,22 +121,22 @@ def test_the_worst_target_comes_first_by_a_column_that_is_hidden(board: Board) -
 
 
 def test_temperatures_are_in_the_order_of_numbers() -> None:
-    asked = in_order({"{{temperature}}": "max by (temperature) (x{<< lines >>})"})
-    assert [re.findall('temperature[=!~]+"[^"]*"', *query.values()) for query in asked] == [
-        [f"temperature{matcher}"] for matcher in ('="0"', '!~"0|all"', '="all"')
+    asked = in_order({"{{value}}": "max by (value) (x{<< lines >>})"})
+    assert [re.findall('value[=!~]+"[^"]*"', *query.values()) for query in asked] == [
+        [f"value{matcher}"] for matcher in ('="0"', '!~"0|all"', '="all"')
     ]
-    assert len(in_order({"{{temperature}}": "x{<< buckets >>}"})) == 2
+    assert len(in_order({"{{value}}": "x{<< buckets >>}"})) == 2
     for query in ("x", {"{{rule}}": "x{<< lines >>}"}):
         assert in_order(query) == [query]
     for place, expr, legend in queries(boards()[TEMPERATURE.uid]):
-        if legend == "{{temperature}}":
-            assert re.search(r'temperature(=|!~)"(0|all|0\|all)"', expr), place
+        if legend == "{{value}}":
+            assert re.search(r'value(=|!~)"(0|all|0\|all)"', expr), place
 
 
 def test_the_table_of_buckets_is_in_the_order_of_numbers() -> None:
     """By what Prometheus makes of its replacements, the last of which to match counts."""
     query = temperature_order("x")
-    steps = re.findall(r'"order", "([^"]*)", "temperature", "([^"]*)"', query)
+    steps = re.findall(r'"order", "([^"]*)", "value", "([^"]*)"', query)
     labels = ["0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "all"]
     keys = []
     for label in labels:

@@ -230,6 +230,8 @@ def test_images_are_of_this_version() -> None:
     versions = {
         version
         for name in (*BY_HAND, "vllm_with_tap.yml", "kustomize/base/stateful_set.yml")
-        for version in re.findall(r"\bspecwatch[:-](\d+\.\d+\.\d+)\b", (DEPLOY / name).read_text())
+        for version in re.findall(
+            r"\bspecwatch(?::|_tap-)(\d+\.\d+\.\d+)\b", (DEPLOY / name).read_text()
+        )
     }
     assert versions == {__version__}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import specwatch_tap
 from specwatch.generate import tap
 from specwatch.vllm_cli import ServeCommand, read_command
 from specwatch.vllm_cli.flags import (
@@ -18,7 +19,7 @@ from specwatch.vllm_cli.flags import (
     TIMINGS,
 )
 
-INSTALL = "pip install --no-deps /srv/specwatch"
+INSTALL = "pip install /srv/specwatch/tap"
 SPECULATING = "vllm serve M -sc.method ngram"
 SHELL_PUTS_IN = "sh -c 'vllm serve M -sc \"$SPECULATION\"'"
 
@@ -80,7 +81,7 @@ def test_each_version_gets_what_it_knows(
     assert all(flag.why for flag in advice.flags)
     if line is not None:
         assert advice.command is not None
-        last = [MIDDLEWARE, tap.TAP]
+        last = [MIDDLEWARE, specwatch_tap.MIDDLEWARE]
         last += [RECORD, "summary"] * (RECORD in flags) + [TIMINGS] * (TIMINGS in flags)
         assert advice.command.words == (*read(line).words, *last)
 
@@ -125,11 +126,11 @@ def test_speculation_in_the_file_counts() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        "--middleware specwatch.tap.Tap --per-request-spec-decode-metrics summary"
+        "--middleware specwatch_tap.Tap --per-request-spec-decode-metrics summary"
         " --enable-per-request-metrics",
-        "--middleware=specwatch.tap.Tap --per_request_spec_decode_metrics=detailed"
+        "--middleware=specwatch_tap.Tap --per_request_spec_decode_metrics=detailed"
         " --enable_per_request_metrics",
-        "--enable-per --per-req summary --middle specwatch.tap.Tap",
+        "--enable-per --per-req summary --middle specwatch_tap.Tap",
     ],
 )
 def test_what_is_there_already_is_not_added_again(flags: str) -> None:
@@ -139,7 +140,7 @@ def test_what_is_there_already_is_not_added_again(flags: str) -> None:
 
 
 def test_what_the_file_has_is_not_added_again() -> None:
-    text = f"middleware: {tap.TAP}\nenable-per-request-metrics: true\n"
+    text = f"middleware: {specwatch_tap.MIDDLEWARE}\nenable-per-request-metrics: true\n"
     line = f"{SPECULATING} --config f.yml"
     arguments = read(line).with_file(lambda _: text)
     assert added(advised(line, timings=True, arguments=arguments)) == [RECORD]
@@ -171,7 +172,7 @@ def test_a_drop_in_replaces_the_command_and_says_why() -> None:
     ]  # fmt: skip
     assert start == (
         'ExecStart=/opt/vllm/bin/vllm serve M -sc "{\\"a\\": \\"$$b 5%%\\"}"'
-        " --middleware specwatch.tap.Tap --per-request-spec-decode-metrics summary"
+        " --middleware specwatch_tap.Tap --per-request-spec-decode-metrics summary"
     )
 
 

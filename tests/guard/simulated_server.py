@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from specwatch.actuators.base import ANYTIME, Claim
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import ALL_TEMPERATURES, Mode
-from specwatch.engines.switch import SwitchState
+from specwatch.domain.model import ALL, Mode
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.scrape.switch import SwitchSetting
 from specwatch.status import Failure, TargetStatus
+from specwatch_tap.orders import SwitchState
 
 BOOT_SECONDS = 20.0
 BREACH_SECONDS = 60.0
@@ -196,7 +196,7 @@ class SimulatedServer:
             return TargetDecision()
         verdict = Verdict.BREACH if seconds >= BREACH_SECONDS else Verdict.PASS
         finding = Finding(
-            NET_NEGATIVE, "chat", "tiny", ALL_TEMPERATURES, verdict, Verdict.BREACH,
+            NET_NEGATIVE, "chat", "tiny", ALL, verdict, Verdict.BREACH,
             self.now, None, (), at=self.now,
         )  # fmt: skip
         return TargetDecision(findings=(finding,))

@@ -36,7 +36,7 @@ def finding(verdict: Verdict, seen: Verdict | None = None, **changes: Any) -> Fi
 
 def test_a_breach_has_the_shortest_stretch_that_is_certain_or_the_whole_window() -> None:
     (breach,) = guarded_rules([finding(B)]).breaches
-    assert (breach.rule, breach.model_name, breach.temperature) == ("loses", "tiny", "all")
+    assert (breach.rule, breach.model_name, breach.segment) == ("loses", "tiny", "all")
     assert breach.speedups == (LATELY,)
     whole = finding(B, readings=((SLOW, Reading(0.8, WHOLE, stretches=(UNSURE,))),))
     assert guarded_rules([whole]).breaches[0].speedups == (WHOLE,)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.domain.model import HOUR, Mode
+from specwatch.domain.model import ALL, HOUR, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Situation, SwitchOutcome
@@ -276,7 +276,7 @@ EXPLORING = replace(
     incident=Incident("i", Cause.EXPLORATION, NOW - 900), issued=NOW - 660, healthy_at=NOW - 600,
     began=NOW - 700, actions=(NOW - 900,),
 )  # fmt: skip
-SWITCHED_OFF = replace(EXPLORING, incident=Incident("i", Cause.RULE, NOW - 900, "r", "tiny", "all"))
+SWITCHED_OFF = replace(EXPLORING, incident=Incident("i", Cause.RULE, NOW - 900, "r", "tiny", ALL))
 LATE = replace(SWITCHED_OFF, healthy_at=NOW - 1800)
 ALMOST_LATE = replace(SWITCHED_OFF, healthy_at=NOW - 1799)
 UNSURE = "whether it helped is not certain yet: verifying goes on"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.observation import Breach, Situation, SwitchOutcome
@@ -138,7 +138,7 @@ class Wandering:
             mode=mode,
             models=("tiny",) if self._happens(0.95) else ("other",),
             load=chance.choice([None, 0.0, 3.0]),
-            breaches=(Breach("r", "tiny", "all", chance.choice([(), (_LOSES,)])),) if bad else (),
+            breaches=(Breach("r", "tiny", ALL, chance.choice([(), (_LOSES,)])),) if bad else (),
             suspects=("r",) if self._happens(0.3) else (),
             passing=self._happens(0.5),
             service=service,

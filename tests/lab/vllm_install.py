@@ -1,7 +1,7 @@
 """Where the lab keeps its vLLM and its models, and how they get there.
 
 ``python -m tests.lab.vllm_install`` puts both in place; what is there already is left alone. Beside
-them lie this checkout as a wheel, installed the way a user puts the tap next to vLLM, and AIPerf.
+them lie the tap of this checkout as a wheel, installed the way a user does, and AIPerf.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ VERSION = "0.32.0"
 AIPERF = "0.13.0"
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
+TAP = CHECKOUT / "tap"
 
 
 def lab_folder() -> Path:
@@ -66,22 +67,24 @@ def tiny_models(vllm: Path) -> Path:
     return folder
 
 
-def add_checkout(vllm: Path) -> None:
-    """Put specwatch next to vLLM as users do: its wheel, without what it depends on.
+def add_tap(vllm: Path) -> None:
+    """Put the tap next to vLLM as users do, as a wheel.
 
     Built again whenever the sources have changed. Raises ``subprocess.CalledProcessError``.
     """
-    sources = hashlib.sha256((CHECKOUT / "pyproject.toml").read_bytes())
-    for source in sorted((CHECKOUT / "specwatch").rglob("*.py")):
-        sources.update(str(source.relative_to(CHECKOUT)).encode() + source.read_bytes())
-    stamp = vllm / "specwatch-installed"
+    sources = hashlib.sha256((TAP / "pyproject.toml").read_bytes())
+    for source in sorted((TAP / "specwatch_tap").rglob("*.py")):
+        sources.update(str(source.relative_to(TAP)).encode() + source.read_bytes())
+    stamp = vllm / "specwatch-tap-installed"
     with alone(stamp), tempfile.TemporaryDirectory() as folder:
         if stamp.exists() and stamp.read_text() == sources.hexdigest():
             return
         stamp.unlink(missing_ok=True)
-        _pip(Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", folder, str(CHECKOUT))
+        _pip(Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", folder, str(TAP))
         wheels = map(str, Path(folder).glob("*.whl"))
-        _pip(vllm / "bin/python", "install", "--no-deps", "--force-reinstall", *wheels)
+        _pip(vllm / "bin/python", "uninstall", "--yes", "specwatch-tap")
+        # What the tap needs is there: no index is asked.
+        _pip(vllm / "bin/python", "install", "--no-index", *wheels)
         stamp.write_text(sources.hexdigest())
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Environment, Mode, Series, Tally
-from specwatch.engines.acceptance import Acceptance
 from specwatch.lab.loadtest.bench import Load, Stretch, answered_well, level
 from specwatch.lab.loadtest.calibration import Block, Look, Stage
 from specwatch.lab.loadtest.engine import MeasuredModel
 from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch_tap.acceptance import Acceptance
 
 FULL = 21
 ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

@@ -16,6 +16,7 @@ from specwatch.lab.loadtest.calibration import Block, Look, Meter, Stage
 from specwatch.lab.loadtest.engine import MeasuredModel, check, engine_of
 from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 from tests import pages
+from tests.segments import segment
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")
 OFF = MeasuredModel("tiny", "tiny", Mode.OFF, Environment("0.32.0", "abc-0"))
@@ -231,7 +232,9 @@ def test_a_restart_meanwhile_is_an_error() -> None:
 def test_slices_of_one_temperature_are_its_bucket() -> None:
     measured = Stage(ON, 2)
     measured.add(block(STEADY), Meter(ON), "(0.3,0.7]")
-    assert all(sample.buckets == {"(0.3,0.7]": sample.tally} for sample in measured.samples)
+    assert all(
+        sample.buckets == {segment("(0.3,0.7]"): sample.tally} for sample in measured.samples
+    )
 
 
 def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
@@ -239,10 +242,10 @@ def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
         look._replace(
             samples={
                 **look.samples,
-                Series("drafts", "", "tiny", "0", "", "0"): 10 * second,
-                Series("drafts", "", "tiny", "1", "", "0"): second,
-                Series("drafts", "", "tiny", "0", "", ">1"): 5 * second,
-                Series("drafts", "", "tiny", "", "", "output=text"): 15 * second,
+                Series("drafts", "", "tiny", "0", "", segment("0")): 10 * second,
+                Series("drafts", "", "tiny", "1", "", segment("0")): second,
+                Series("drafts", "", "tiny", "0", "", segment(">1")): 5 * second,
+                Series("drafts", "", "tiny", "", "", segment("output=text")): 15 * second,
             }
         )
         for second, look in enumerate(block(STEADY).looks)
@@ -250,7 +253,7 @@ def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
     measured = Stage(ON, 2)
     measured.add(Block(tuple(looks), ()), Meter(ON))
     for sample in measured.samples:
-        assert {label: counted.drafts for label, counted in sample.buckets.items()} == {
+        assert {one.value: counted.drafts for one, counted in sample.buckets.items()} == {
             "0": 88, ">1": 40,
         }  # fmt: skip
 

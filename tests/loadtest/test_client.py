@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specwatch.engines.acceptance import Acceptance
 from specwatch.lab.loadtest.client import LoadClient
 from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.runtime.http_server import HttpServer
+from specwatch_tap.acceptance import Acceptance
 from tests import simulated_load
 from tests.hostile import HostileServer, Visit
 

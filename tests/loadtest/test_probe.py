@@ -15,7 +15,6 @@ from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
 from specwatch.domain.sample import Sample
-from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.lab.loadtest.acceptance import (
     DraftCounts,
@@ -40,6 +39,7 @@ from specwatch.lab.loadtest.probe import (
 )
 from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.lab.loadtest.result_parts import distribution_of
+from specwatch_tap.acceptance import Acceptance as Record
 
 K = 4
 ENGINE = MeasuredModel("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

@@ -148,7 +148,7 @@ def runs(module: Path) -> Iterator[list[str]]:
 
 def first_failure(there: Path, tests: list[str]) -> str | None:
     """The first test that fails in a copy, or what else went wrong."""
-    environment = {**os.environ, "PYTHONPATH": str(there), "CI": ""}
+    environment = {**os.environ, "PYTHONPATH": f"{there}{os.pathsep}{there / 'tap'}", "CI": ""}
     command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *tests]
     process = subprocess.Popen(
         command, cwd=there, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

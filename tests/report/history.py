@@ -26,6 +26,7 @@ from specwatch.report.build import build
 from specwatch.report.grouped_data import ReportSources
 from specwatch.report.model import ModelReport
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed, spread
+from tests.segments import segment
 
 TARGET = "chat"
 MODEL = "tiny"
@@ -127,7 +128,7 @@ def hour(
     return [one] + [
         replace(
             one,
-            series=replace(one.series, temperature=label),
+            series=replace(one.series, segment=segment(label)),
             tally=part,
             source=Source.TAP,
             server_drafts=whole.drafts,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
     HOUR,
     Environment,
     Gauges,
@@ -16,6 +15,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from tests.segments import segment
 
 T0 = 1_793_577_600
 """Monday 2 November 2026, 00:00 UTC."""
@@ -43,7 +43,7 @@ def window(
     hour: int,
     counted: Tally | None = None,
     *,
-    temperature: str = ALL_TEMPERATURES,
+    temperature: str = "all",
     mode: Mode = Mode.ON,
     seconds: float = 3600.0,
     running: float = 4.0,
@@ -55,10 +55,10 @@ def window(
 ) -> Window:
     """The hour number ``hour`` since :data:`T0`, watched and busy for ``seconds`` of it."""
     others.setdefault("scrapes_ok", 720)
-    if temperature != ALL_TEMPERATURES:
+    if temperature != "all":
         others.setdefault("source", Source.TAP)
     return Window(
-        series=SeriesId(daemon, "chat", "model", temperature),
+        series=SeriesId(daemon, "chat", "model", segment(temperature)),
         start=T0 + hour * length,
         length=length,
         mode=mode,

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from specwatch.domain.model import HOUR, MINUTE, Batch, Moment, Series
-from specwatch.domain.temperature import Buckets
 from specwatch.lab.simulator.acceptance import SimulatedAcceptance
 from specwatch.lab.simulator.costs import SimulatedCosts
 from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
@@ -32,6 +31,8 @@ from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store import rollups_and_retention
 from specwatch.store.batches import PackedBatch, pack_batch
 from specwatch.store.repository import Store
+from specwatch_tap.temperature import Buckets
+from tests.segments import segment
 
 DAY = 24 * HOUR
 TARGET, MODEL = "chat", "simulated"
@@ -365,7 +366,7 @@ class _Tap:
     """What a tap counts for one temperature bucket: requests that ended."""
 
     def __init__(self, label: str, k: int) -> None:
-        self._label, self._k = label, k
+        self._segment, self._k = segment(label), k
         self._plain: dict[tuple[str, str], float] = {}
         self._histograms = {
             "ttft": SimulatedHistogram(TTFT_BOUNDS),
@@ -396,10 +397,10 @@ class _Tap:
 
     def samples(self) -> Iterator[tuple[Series, float]]:
         for (quantity, key), value in self._plain.items():
-            yield Series(quantity, "", MODEL, "", key, self._label), value
+            yield Series(quantity, "", MODEL, "", key, self._segment), value
         for quantity, observed in self._histograms.items():
             below = itertools.accumulate(observed.counts)
             for bound, count in zip((*observed.bounds, "+Inf"), below, strict=True):
-                yield Series(quantity, "bucket", MODEL, "", str(bound), self._label), float(count)
-            yield Series(quantity, "sum", MODEL, "", "", self._label), observed.sum
-            yield Series(quantity, "count", MODEL, "", "", self._label), float(observed.count)
+                yield Series(quantity, "bucket", MODEL, "", str(bound), self._segment), float(count)
+            yield Series(quantity, "sum", MODEL, "", "", self._segment), observed.sum
+            yield Series(quantity, "count", MODEL, "", "", self._segment), float(observed.count)

@@ -22,13 +22,14 @@ from specwatch.report.model import (
     Report,
     ReportAnswer,
     ReportChange,
+    ReportSegment,
     ReportSeries,
     ReportSide,
     ReportTraffic,
     SpeedupPoint,
-    Temperature,
 )
 from tests.pages import DATA
+from tests.segments import segment
 
 HOUR = 3600
 SINCE = 1_793_577_600
@@ -137,8 +138,10 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: Any = "no_tr
             requests=0, prompt_tokens=0, generation_tokens=0, seconds={}, busy_on=0.0,
             busy_off=0.0,
         ),
-        temperatures=(
-            Temperature(temperature="all", ttft=ReportLatency(), tpot=ReportLatency(), **nothing),
+        segments=(
+            ReportSegment(
+                segment=segment("all"), ttft=ReportLatency(), tpot=ReportLatency(), **nothing,
+            ),
         ),
         health=Health(
             expected=604_800.0, observed=0.0, scrapes_ok=0, scrapes_failed=0, restarts=0,
@@ -175,16 +178,16 @@ def partial() -> Report:
             recommendation="Wait for more traffic.",
             speedup=Ratio(value=1.02, lower=0.91, upper=1.13),
         ),
-        temperatures=tuple(
+        segments=tuple(
             replace(
-                temperature,
-                acceptance=replace(temperature.acceptance, histogram=None, per_request=None),
+                one,
+                acceptance=replace(one.acceptance, histogram=None, per_request=None),
                 acceptance_before=None,
-                ttft=replace(temperature.ttft, before=None),
-                tpot=ReportLatency(on=temperature.tpot.on),
+                ttft=replace(one.ttft, before=None),
+                tpot=ReportLatency(on=one.tpot.on),
                 speedup=None,
             )
-            for temperature in whole.temperatures[:3]
+            for one in whole.segments[:3]
         ),
         loads=whole.loads[3:4],
         crossing=None,
@@ -284,10 +287,11 @@ def _broken(value: Any, turn: list[int]) -> Any:
     return replace(value, **fields)
 
 
-_CHOICES = {"outcome", "objective", "basis", "kind", "mode", "zone", "verdict"}
+_CHOICES = {"dimension", "outcome", "objective", "basis", "kind", "mode", "zone", "verdict"}
 _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
     "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not", "all", "on",
+    "temperature",
 }  # fmt: skip
 
 ALL = {

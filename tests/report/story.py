@@ -26,6 +26,7 @@ from tests.report.history import (
     report,
     step,
 )
+from tests.segments import segment
 
 LOADS = ((1.0, 0.02, 0.012), (3.0, 0.03, 0.02), (12.0, 0.05, 0.0625))
 """Running requests, seconds per token without speculation, and with it: it loses at the last."""
@@ -34,7 +35,7 @@ NEWER = Environment("0.33.0", "cafe-4")
 FINDING = {
     "rule": "net-negative",
     "summary": "Speculation makes this server slower than it is without",
-    "model_name": MODEL, "temperature": "all", "readings": [],
+    "model_name": MODEL, "segment": {"dimension": "all", "value": "all"}, "readings": [],
     "leading": {
         "metric": "speedup_ratio", "value": 0.81, "lower": 0.78, "upper": 0.84,
         "above": None, "below": 1, "clear": None, "window": 600, "drafts": 9000, "requests": 40,
@@ -120,6 +121,7 @@ def _steps() -> Iterator[StepRecord]:
 
 def _decision(at: float, verdict: str, temperature: str) -> Decision:
     return Decision(
-        "d", TARGET, MODEL, temperature, "net-negative", SINCE + at * HOUR, verdict, "warning",
+        "d", TARGET, MODEL, segment(temperature), "net-negative",
+        SINCE + at * HOUR, verdict, "warning",
         "alert", {},
     )  # fmt: skip

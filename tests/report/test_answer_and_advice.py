@@ -16,6 +16,7 @@ from specwatch.report.estimates import Amount, Ratio, ReportBestK, WhatIf
 from specwatch.report.model import ReportIncident, ReportLoad, ReportStep
 from tests.report import sample
 from tests.report.hours import at
+from tests.segments import segment
 
 FASTER = Ratio(value=1.62, lower=1.55, upper=1.70)
 SLOWER = Ratio(value=0.92, lower=0.90, upper=0.94)
@@ -68,14 +69,14 @@ SENTENCES = {
     "pays, by requests and not by hours": pays(hours_saved=hours(-2.0)),
     "pays, hardly used": pays(hours_saved=hours(0.02)),
     "pays here and there": pays(
-        winning_temperatures=("0", "(0,0.3]"),
-        losing_temperatures=(">1",),
+        winning_segments=(segment("0"), segment("(0,0.3]")),
+        losing_segments=(segment(">1"),),
         winning_loads=("1", "2", "3-4"),
         losing_loads=("33-64", "65+"),
     ),
     "pays at scattered loads": pays(winning_loads=("1", "3-4", "5-8", "65+")),
     "pays for one request at once": pays(winning_loads=("1",)),
-    "many temperatures": pays(winning_temperatures=tuple("abcdefgh")),
+    "many temperatures": pays(winning_segments=tuple(map(segment, "abcdefgh"))),
     "not worth it": report(
         "not_worth_it",
         speedup=Ratio(value=1.12, lower=1.05, upper=1.19),
@@ -110,11 +111,11 @@ ROUTE = (
     "Send requests at temperature >1 (40% of all) to a server without speculation, if there is one:"
     " it can be switched for a whole server only."
 )
-HOT = {"losing_temperatures": (">1",)}
+HOT = {"losing_segments": (segment(">1"),)}
 SHARES = tuple(
     replace(
-        sample.blank().temperatures[0],
-        temperature=label,
+        sample.blank().segments[0],
+        segment=segment(label),
         requests=1,
         share=share,
         speedup=Ratio(value=0.8, lower=0.75, upper=0.85),
@@ -135,7 +136,7 @@ LOOKED_ON = replace(incident("still in breach", "confirmed"), would_have_acted=T
 def accepting(rate):
     """All temperatures together, at an acceptance."""
     acceptance = replace(sample.NOTHING, drafts=1000, mean_length=1 + 4 * rate)
-    return {"temperatures": (replace(sample.blank().temperatures[0], acceptance=acceptance),)}
+    return {"segments": (replace(sample.blank().segments[0], acceptance=acceptance),)}
 
 
 def two_tokens(best, *speedups):
@@ -153,7 +154,7 @@ KEPT = {
         others={"best_k": replace(ANOTHER_K, k=3, speedups=(1.0, 1.2, 1.5, 1.64, 1.62))}
     ),
     "the k that there is": pays(others={"best_k": replace(ANOTHER_K, k=4)}),
-    "a few requests": pays(losing_temperatures=("unknown",), others={"temperatures": SHARES}),
+    "a few requests": pays(losing_segments=(segment("unknown"),), others={"segments": SHARES}),
     "down, which specwatch saw": pays(health={"observed": 302_400.0, "down": 302_400.0}),
     "no tap at all": pays(health={"coverage": None}),
     "the guard was held": pays(
@@ -167,7 +168,7 @@ SWITCHED_OFF = {
     "it loses at every load": {"what_if": replace(WHAT_IF, loads=(), setting=())},
     "off is as good as another k": two_tokens(1, 1.0, 1.02, 0.92),
     "no k at all": two_tokens(0, 1.0, 0.95, 0.92),
-    "not one temperature but all": {"temperatures": SHARES},
+    "not one temperature but all": {"segments": SHARES},
 }
 ADVICE = {
     **{f"keep: {why}": given for why, given in KEPT.items()},
@@ -242,9 +243,9 @@ ADVICE = {
     "off, where next to nothing is accepted and nothing is measured": report(
         "unknown", missing="no baseline", others=accepting(0.0)
     ),
-    "route": pays(**HOT, others={"temperatures": SHARES}),
+    "route": pays(**HOT, others={"segments": SHARES}),
     "route, where it makes no difference": report(
-        "even", speedup=EVEN, **HOT, others={"temperatures": SHARES}
+        "even", speedup=EVEN, **HOT, others={"segments": SHARES}
     ),
     "watch first": pays(health={"observed": 302_400.0}),
     "watch first, without traffic": report("no_traffic", health={"observed": 0.0}),
@@ -257,7 +258,7 @@ ADVICE = {
         health={"observed": 60_480.0},
         others={
             "what_if": WHAT_IF,
-            "temperatures": SHARES,
+            "segments": SHARES,
             "incidents": (incident("held", "held"),),
         },
     ),
@@ -273,7 +274,7 @@ def test_what_is_to_be_done_is_said(golden):
 def test_what_gains_most_is_advised_first(then):
     """A server without speculation for temperature >1 gains 8.7 %."""
     best_k = replace(ANOTHER_K, speedups=(1.0, 1.2, then, 1.68, 1.62))
-    given = pays(**HOT, others={"temperatures": SHARES, "best_k": best_k})
+    given = pays(**HOT, others={"segments": SHARES, "best_k": best_k})
     of_k = then / 1.62 - 1
     first, second = (ROUTE, "Set `num") if of_k < 0.087 else ("Set `num", ROUTE)
     assert recommendation(given).startswith(first)

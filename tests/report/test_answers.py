@@ -29,6 +29,7 @@ from tests.report.history import (
     report,
     step,
 )
+from tests.segments import segment
 
 DAY = 24 * HOUR
 UNTIL = SINCE + HOURS * HOUR
@@ -243,7 +244,9 @@ def test_winning_and_losing_temperatures_and_loads():
         windows.append(hour(at, counted(tpot=tpot), running=busy, buckets=parts))
     result = answer(flat(windows), measurement(3.0, 0.03), measurement(12.0, 0.05))
     assert (result.winning_loads, result.losing_loads) == (("3-4",), ("9-16",))
-    assert (result.winning_temperatures, result.losing_temperatures) == (("0",), (">1",))
+    assert (result.winning_segments, result.losing_segments) == (
+        (segment("0"),), (segment(">1"),),
+    )  # fmt: skip
 
 
 def test_coarse_and_missing_figures_of_an_old_server():
@@ -270,9 +273,9 @@ def test_hours_of_a_server_without_a_baseline_are_not_saved():
 def test_latencies_are_compared_where_nearly_all_loads_are_known():
     off = [hour(at, mode=Mode.OFF) for at in range(-9, 0)]
     most = [hour(at, running=50.0 if at % 4 == 0 else 4.0) for at in range(HOURS)]
-    assert report(flat([*off, *most])).temperatures[0].tpot.off is None
+    assert report(flat([*off, *most])).segments[0].tpot.off is None
     nearly = [hour(at, running=50.0 if at == 7 else 4.0) for at in range(HOURS)]
-    assert report(flat([*off, *nearly])).temperatures[0].tpot.off is not None
+    assert report(flat([*off, *nearly])).segments[0].tpot.off is not None
 
 
 def test_the_minutes_of_a_short_period_are_compared_one_by_one():

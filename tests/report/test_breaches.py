@@ -6,15 +6,15 @@ import random
 
 import pytest
 
+from specwatch.domain.model import ALL
 from specwatch.report.incidents import breaches
 from specwatch.report.model import ReportBreach
 from specwatch.rules.decisions import Decision
+from tests.segments import segment
 
 
-def change(
-    when, verdict, *, rule="slow", temperature="all", model="m", daemon="d", severity="warning"
-):
-    return Decision(daemon, "chat", model, temperature, rule, when, verdict, severity, "alert", {})
+def change(when, verdict, *, rule="slow", at=ALL, model="m", daemon="d", severity="warning"):
+    return Decision(daemon, "chat", model, at, rule, when, verdict, severity, "alert", {})
 
 
 def spans(*times, **others):
@@ -28,18 +28,16 @@ def spans(*times, **others):
 def test_begin_and_end_are_paired_by_rule_and_temperature():
     changes = [
         *spans(110, 120, 130, 150),
-        *spans(115, 118, temperature=">1"),
+        *spans(115, 118, at=segment(">1")),
         *spans(140, 141, rule="x"),
     ]
     random.Random(1).shuffle(changes)
     assert breaches(changes, "m", 100, 200) == (
+        ReportBreach(rule="slow", segment=ALL, severity="warning", count=2, seconds=30, last=130),
         ReportBreach(
-            rule="slow", temperature="all", severity="warning", count=2, seconds=30, last=130
+            rule="slow", segment=segment(">1"), severity="warning", count=1, seconds=3, last=115
         ),
-        ReportBreach(
-            rule="slow", temperature=">1", severity="warning", count=1, seconds=3, last=115
-        ),
-        ReportBreach(rule="x", temperature="all", severity="warning", count=1, seconds=1, last=140),
+        ReportBreach(rule="x", segment=ALL, severity="warning", count=1, seconds=1, last=140),
     )
 
 

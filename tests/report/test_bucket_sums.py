@@ -16,6 +16,7 @@ from specwatch.report.build import build
 from specwatch.report.grouped_data import Recorded, ReportSources
 from specwatch.report.hours import hours_of, members_by_target
 from specwatch.store.repository import Store
+from tests.segments import segment
 from tests.store.examples import T0, batch, minute
 
 HOURS = 8
@@ -68,7 +69,7 @@ def _summed(store: Store, hours_since: float = -math.inf) -> list[Recorded]:
 def _in_order(recorded: Iterable[Recorded]) -> list[Window]:
     """Windows as hours come, none of which has its buckets in sums."""
     windows = [each for each in recorded if isinstance(each, Window)]
-    return sorted(windows, key=attrgetter("start", "series.temperature"))
+    return sorted(windows, key=attrgetter("start", "series.segment"))
 
 
 @pytest.mark.parametrize("silent", [(), ("drafts", "generation_tokens"), ("ttft", "tpot")])
@@ -89,7 +90,7 @@ def test_so_is_one_of_which_all_hours_before_the_period_are_sums(store: Store) -
     some = [
         each
         for each in _history(engine_version="0.12.0")
-        if each.series.temperature != "0" or each.start < T0 + 2 * HOUR or each.start >= SINCE
+        if each.series.segment != segment("0") or each.start < T0 + 2 * HOUR or each.start >= SINCE
     ]
     store.write([batch(*some)], now=0)
     store.roll_up(UNTIL + HOUR)

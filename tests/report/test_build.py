@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from specwatch.config.rules import Slo
 from specwatch.domain.model import (
-    ALL_TEMPERATURES,
     HOUR,
     MINUTE,
     Environment,
@@ -44,6 +43,7 @@ from tests.report.history import (
     step,
 )
 from tests.report.history import measurement as measured
+from tests.segments import segment
 
 UNTIL = SINCE + HOURS * HOUR
 LABELS = ("0", "(0,0.3]", "(0.7,1]", ">1", "unknown")
@@ -114,8 +114,8 @@ def test_nothing_before_is_not_nothing():
     failed = hour(-1, Tally(), busy=0.0, observed_seconds=0.0, scrapes_ok=0, scrapes_failed=720)
     model = report(flat([hour(0), failed]))
     assert model.traffic.requests_before is None
-    assert model.temperatures[0].acceptance_before is None
-    assert model.temperatures[0].ttft.before is None
+    assert model.segments[0].acceptance_before is None
+    assert model.segments[0].ttft.before is None
 
 
 def test_a_server_that_counts_nothing_is_counted_by_its_tap():
@@ -127,7 +127,7 @@ def test_a_server_that_counts_nothing_is_counted_by_its_tap():
         for at in range(-3, 3)
     )
     model = report(windows)
-    whole, zero, hot = model.temperatures
+    whole, zero, hot = model.segments
     assert whole.requests == 3 * 40
     assert whole.acceptance.drafts == 3 * (parts["0"].drafts + parts[">1"].drafts)
     assert whole.acceptance.accepted_tokens == sum(
@@ -177,7 +177,7 @@ def test_the_order_of_the_windows_of_an_hour_does_not_matter():
     one, other = report(windows), report(shuffled)
     assert one.traffic == other.traffic
     assert one.series.acceptance == other.series.acceptance
-    for row, again in zip(one.temperatures, other.temperatures, strict=True):
+    for row, again in zip(one.segments, other.segments, strict=True):
         assert (row.acceptance, row.requests) == (again.acceptance, again.requests)
 
 
@@ -214,7 +214,7 @@ odd_windows = st.builds(
     Window,
     series=st.builds(
         SeriesId, st.just("d"), st.just(TARGET), st.just(MODEL),
-        st.sampled_from([ALL_TEMPERATURES, ALL_TEMPERATURES, "0", ">1", "unknown", "<b>"]),
+        st.sampled_from(list(map(segment, ("all", "all", "0", ">1", "unknown", "<b>")))),
     ),
     start=st.integers(-HOURS, HOURS).map(lambda at: SINCE + at * HOUR),
     length=st.just(HOUR),
@@ -240,7 +240,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
     assert bool(models) == any(SINCE <= window.start < UNTIL for window in windows)
     for one in models:
         assert msgspec.json.decode(msgspec.json.encode(one), type=ModelReport) == one
-        assert all(row.share is None or 0 <= row.share <= 1 for row in one.temperatures)
+        assert all(row.share is None or 0 <= row.share <= 1 for row in one.segments)
 
 
 def test_minutes_of_a_short_period():
@@ -278,14 +278,12 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
     assert models.health == health(windows, SINCE, until)
     assert models.health.uncovered["several"] > 30
     assert models.objectives == objectives(slos, windows, SINCE, until)
-    labels = {window.series.temperature for window in windows}
-    assert {
-        temperature.temperature: temperature.requests for temperature in models.temperatures
-    } == {
+    labels = {window.series.segment for window in windows}
+    assert {row.segment: row.requests for row in models.segments} == {
         label: sum(
             window.tally.requests["stop"]
             for window in windows
-            if window.series.temperature == label and SINCE <= window.start < until
+            if window.series.segment == label and SINCE <= window.start < until
         )
         for label in labels
     }

@@ -18,14 +18,14 @@ from tests.report.sample import HOUR, SINCE, UNTIL
 
 DRAW: dict[str, Callable[..., str]] = {
     "acceptance": lambda r, m, p="a": charts.acceptance(
-        m.series, r.since, r.until, p, temperatures=m.temperatures
+        m.series, r.since, r.until, p, segments=m.segments
     ),
     "ttft": lambda r, m, p="f": charts.latency(m.series, "ttft", r.since, r.until, p),
     "tpot": lambda r, m, p="o": charts.latency(m.series, "tpot", r.since, r.until, p),
     "speedup": lambda r, m, p="s": charts.speedup_by_load(
         m.loads, None if m.crossing is None else m.crossing.running, p
     ),
-    "histogram": lambda r, m, p="h": charts.histogram(m.temperatures, p),
+    "histogram": lambda r, m, p="h": charts.histogram(m.segments, p),
     "over_time": lambda r, m, p="v": charts.speedup_over_time(
         m.series, m.incidents, r.since, r.until, p
     ),
@@ -121,8 +121,8 @@ def test_any_number_can_be_a_latency_or_a_rate() -> None:
 
 def test_a_bucket_without_a_measured_speedup_has_no_colour_of_gain_or_loss() -> None:
     (first, *_) = sample.full().targets
-    plain = tuple(replace(bucket, speedup=None) for bucket in first.temperatures)
-    lines = Drawing(charts.acceptance(first.series, SINCE, UNTIL, temperatures=plain))
+    plain = tuple(replace(bucket, speedup=None) for bucket in first.segments)
+    lines = Drawing(charts.acceptance(first.series, SINCE, UNTIL, segments=plain))
     assert {item.get("class") for item in lines.all("path")} == {"s0", "s1", "s7"}
     assert {bar.get("class") for bar in Drawing(charts.histogram(plain)).all("rect")} == {"f0"}
     bars = drawn("histogram").all("rect")
@@ -299,7 +299,7 @@ def test_the_histogram_has_a_bar_for_every_number_of_accepted_tokens() -> None:
 
 
 def test_a_histogram_of_many_tokens_still_fits() -> None:
-    row = sample.full().targets[0].temperatures[1]
+    row = sample.full().targets[0].segments[1]
     wide = replace(row, acceptance=replace(row.acceptance, histogram=tuple(range(33))))
     drawing = Drawing(charts.histogram([wide]))
     assert len(drawing.all("rect")) == 33

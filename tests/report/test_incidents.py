@@ -22,7 +22,7 @@ FINDING = {
     "rule": "net-negative",
     "summary": "Speculation makes this server slower than it is without",
     "model_name": "model",
-    "temperature": "all",
+    "segment": {"dimension": "all", "value": "all"},
     "readings": [],
     "leading": {
         "metric": "speedup_ratio", "value": 0.91, "lower": 0.88, "upper": 0.94,
@@ -272,8 +272,8 @@ def test_steps_of_no_incident_are_none():
         {},
         {"rule": "x"},
         {"speedup": {"value": 1}},
-        {"rule": "x", "temperature": "all", "leading": {"metric": "m"}},
-        {"rule": "x", "temperature": 3, "leading": "?"},
+        {"rule": "x", "segment": {"dimension": "all", "value": "all"}, "leading": {"metric": "m"}},
+        {"rule": "x", "segment": 3, "leading": "?"},
     ],
 )
 def test_inputs_of_another_version_are_told_as_far_as_they_can_be(inputs):

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from msgspec.structs import replace
 
+from specwatch.domain.model import TEMPERATURE, Segment
 from specwatch.report.markdown import markdown
 from tests.report import sample
 
@@ -74,11 +75,11 @@ NAMES = (
 
 def test_a_name_is_read_as_it_is() -> None:
     """In a heading, in the cell of a table, and in a sentence."""
-    row = sample.full().targets[0].temperatures[0]
+    row = sample.full().targets[0].segments[0]
     models = tuple(
         replace(
             sample.blank(name, outcome="even"),
-            temperatures=(replace(row, temperature=name),),
+            segments=(replace(row, segment=Segment(TEMPERATURE, name)),),
             health=replace(sample.blank().health, warnings=(name,)),
         )
         for name in NAMES

@@ -15,7 +15,7 @@ from functools import cache
 import pytest
 
 from specwatch.config.loading import Config
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.lab.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
 from specwatch.lab.simulator.page import SimulatedPage
 from specwatch.report.estimates import Bounds, Quantiles
@@ -132,8 +132,8 @@ def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
     at = FOUR_DAYS.open[0] * months.HOUR + months.BURST_AT + 60.0
     samples = server.page(at)
     read = PageReader().read(SimulatedPage(engine).render())
-    assert read == {series: value for series, value in samples.items() if not series.temperature}
-    assert {series.temperature for series in samples} > {"0", ">1"}
+    assert read == {series: value for series, value in samples.items() if series.segment == ALL}
+    assert {series.segment.value for series in samples} > {"0", ">1"}
 
 
 def test_it_has_days_with_speculation_and_without_and_every_temperature(month: Month) -> None:
@@ -160,7 +160,7 @@ def test_totals_are_exact(part: Part) -> None:
 
 def test_acceptance_is_exact_at_every_temperature(part: Part) -> None:
     """And so are the histogram of accepted lengths, the share and the week before."""
-    rows = {temperature.temperature: temperature for temperature in part.model.temperatures}
+    rows = {row.segment.value: row for row in part.model.segments}
     assert list(rows) == ["all", *BUCKETS.values()]
     for label, row in rows.items():
         known = truth.counts(of(part.log, label))
@@ -180,12 +180,12 @@ def test_acceptance_is_exact_at_every_temperature(part: Part) -> None:
 
 def test_quantiles_are_in_the_right_bucket(part: Part) -> None:
     """Of every latency and temperature, with speculation, now and before."""
-    for row in part.model.temperatures:
+    for row in part.model.segments:
         for metric in ("ttft", "tpot"):
             latency = getattr(row, metric)
-            ran = [request for request in of(part.log, row.temperature) if request.k]
+            ran = [request for request in of(part.log, row.segment.value) if request.k]
             assert_quantiles(latency.on, ran, metric)
-            ran = [item for item in of(part.log_before, row.temperature) if item.k]
+            ran = [item for item in of(part.log_before, row.segment.value) if item.k]
             assert (latency.before is None) is (not ran)
             if ran:
                 assert_quantiles(latency.before, ran, metric)
@@ -204,15 +204,15 @@ def assert_quantiles(found: Quantiles, log: Sequence[Request], metric: str) -> N
 def test_the_spread_of_requests_is_in_the_right_bucket(part: Part) -> None:
     """Of the acceptance rates of single requests, in twentieths."""
     bounds = [step / 20 for step in range(1, 21)]
-    for row in part.model.temperatures:
-        drafted = [item for item in of(part.log, row.temperature) if item.draft_tokens]
+    for row in part.model.segments:
+        drafted = [item for item in of(part.log, row.segment.value) if item.draft_tokens]
         rates = [truth.counts([request]).rate for request in drafted]
         spread = row.acceptance.per_request
         assert spread is not None
         assert spread.count == len(rates)
         for name, q in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9)):
             low, high = truth.bucket(bounds, truth.nearest_rank(rates, q))
-            assert low <= getattr(spread, name) <= high, (row.temperature, name)
+            assert low <= getattr(spread, name) <= high, (row.segment, name)
 
 
 def bin_of(load: ReportLoad) -> int:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from specwatch.config.loading import Config, from_targets
-from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
+from specwatch.domain.model import ALL, HOUR, MINUTE, Mode, Objective
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.guard.state import Step
 from specwatch.report import reader
@@ -27,6 +27,7 @@ from tests.cli import history
 from tests.fixtures import OpenStore
 from tests.postgres import PostgresServer
 from tests.report.experiments import probe, switchback
+from tests.segments import segment
 from tests.store.examples import T0, batch, minute
 
 DAY = 86400
@@ -134,7 +135,7 @@ def test_each_target_has_what_is_its_own(store: Store, taken: Any) -> None:
     store.write([batch(minute(T0), minute(T0, target="other"))], now=0)
     decisions = [
         Decision(
-            daemon="left", target=name, model_name="llama", temperature="all", rule="r",
+            daemon="left", target=name, model_name="llama", segment=ALL, rule="r",
             verdict="breach", severity="warning", action="alert", at=float(T0), inputs={},
         )
         for name in ("chat", "other")
@@ -173,9 +174,9 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
             store.roll_up(T0 + 9 * DAY)
         _read(store, T0 + 7 * DAY, T0 + 8 * DAY, config=_config("chat", slos=[slo]))
         result = [getattr(recorded, "window", recorded) for recorded in taken["chat"][1]]
-        wholes = [w.start for w in result if w.series.temperature == "all"]
+        wholes = [w.start for w in result if w.series.segment == ALL]
         assert wholes == [T0 + 2 * DAY + HOUR * n for n in range(0, 6 * 24, 6)]
-        assert all(w.start >= T0 + 6 * DAY for w in result if w.series.temperature == "0")
+        assert all(w.start >= T0 + 6 * DAY for w in result if w.series.segment == segment("0"))
 
 
 def test_a_short_period_has_the_whole_budget_of_an_objective_too(store: Store, taken: Any) -> None:

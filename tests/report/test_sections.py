@@ -67,8 +67,8 @@ def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
     within = {"p50": wide, "p95": wide, "p99": Bounds(lower=0.024, upper=0.025)}
     off = Quantiles(count=9, mean=0.0207, p50=0.0174, p95=0.024, p99=0.0248, buckets=within)
     on = replace(off, mean=0.0102, p50=0.0171)
-    row = replace(PAYS.temperatures[0], tpot=ReportLatency(on=on, off=off))
-    assert table(replace(PAYS, temperatures=(row,)), "Time per output token")[1] == [
+    row = replace(PAYS.segments[0], tpot=ReportLatency(on=on, off=off))
+    assert table(replace(PAYS, segments=(row,)), "Time per output token")[1] == [
         "all", "10.2 ms", "-51%", *["10 to 25 ms"] * 4, "24.8 ms", "24.8 ms",
     ]  # fmt: skip
 
@@ -76,8 +76,8 @@ def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
 def test_what_lies_beyond_the_last_bound_says_so() -> None:
     slow = Quantiles(count=9, mean=7.0, p50=5.0, p95=5.0, p99=5.0, beyond=("p50", "p95", "p99"))
     fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
-    row = replace(PAYS.temperatures[0], ttft=ReportLatency(on=slow, before=fast))
-    assert table(replace(PAYS, temperatures=(row,)), "Time to first token")[1] == [
+    row = replace(PAYS.segments[0], ttft=ReportLatency(on=slow, before=fast))
+    assert table(replace(PAYS, segments=(row,)), "Time to first token")[1] == [
         "all", "7.00 s", "70x", "> 5 s", "> 5 s", "> 5 s",
     ]  # fmt: skip
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from specwatch.domain.model import Histogram, Mode, Tally
-from specwatch.report.layout import Sentence, Table
-from specwatch.report.model import ModelReport
-from specwatch.report.sections.segments import segments
+from specwatch.domain.model import TEMPERATURE, Histogram, Mode, Tally
+from specwatch.report.layout import Table
+from specwatch.report.model import ModelReport, ReportSegment
+from specwatch.report.sections.segments import latencies, segments
 from specwatch.wording.segments import segment_words, segments_words
 from tests.report.history import HOURS, bucket, drafted, flat, hour, measurement, report
+from tests.segments import segment
 
+LABELS = ("all", "0", "output=text", "output=tool_call", "stream=yes")
 HALVES = {"output=text": 0.8, "output=tool_call": 0.02}
 
 
@@ -35,17 +37,16 @@ def day(*, off: bool = False, rates: dict[str, float] = HALVES) -> ModelReport:
     return report(flat(hours), measurement())
 
 
-def sentences(model: ModelReport) -> str:
-    section = segments(model)
-    assert section is not None
-    return " ".join(one.text for one in section.parts if isinstance(one, Sentence))
+def rows_of(model: ModelReport) -> dict[str, ReportSegment]:
+    """The segments, temperatures by their label and others by dimension and value."""
+    return {text: one for one in model.segments for text in LABELS if segment(text) == one.segment}
 
 
 def test_each_segment_has_its_acceptance_and_share() -> None:
-    rows = {one.segment: one for one in day().segments}
-    assert list(rows) == ["output=text", "output=tool_call", "stream=yes"]
+    rows = rows_of(day())
+    assert list(rows) == ["all", "0", "output=text", "output=tool_call", "stream=yes"]
     assert {label: one.share for label, one in rows.items()} == {
-        "output=text": 0.5, "output=tool_call": 0.5, "stream=yes": 1.0,
+        "all": 1.0, "0": 1.0, "output=text": 0.5, "output=tool_call": 0.5, "stream=yes": 1.0,
     }  # fmt: skip
     assert rows["output=text"].acceptance.rate == pytest.approx(0.8, abs=0.001)
     assert rows["output=tool_call"].requests == 50 * HOURS
@@ -55,10 +56,9 @@ def test_each_segment_has_its_acceptance_and_share() -> None:
 def test_a_segment_that_loses_is_said() -> None:
     """Steps of 20 ms x 3.4 tokens; off 30 ms a token: a step of 1.08 tokens does not pay."""
     model = day()
-    assert model.answer.losing_segments == ("output=tool_call",)
+    assert model.answer.losing_segments == (segment("output=tool_call"),)
+    assert segment("output=text") in model.answer.winning_segments
     assert "It loses for tool calls." in model.answer.sentence
-    assert "Speculation loses for tool calls: speedup 0." in sentences(model)
-    assert "for plain text" not in sentences(model)
     assert "Send tool calls (50% of all) to a server without speculation" in (
         model.answer.recommendation
     )
@@ -66,38 +66,39 @@ def test_a_segment_that_loses_is_said() -> None:
 
 def test_temperatures_do_not_change_by_segments() -> None:
     divided, plain = day(), day(rates={})
-    assert [one.temperature for one in divided.temperatures] == ["all", "0"]
-    assert divided.temperatures == plain.temperatures
+    assert [one.segment.value for one in divided.of(TEMPERATURE)] == ["all", "0"]
+    assert divided.of(TEMPERATURE) == plain.of(TEMPERATURE)
     assert divided.series == plain.series
     assert divided.health == plain.health
     assert divided.answer.speedup == plain.answer.speedup
 
 
 def test_tpot_is_compared_with_that_of_the_same_segment_without_speculation() -> None:
-    rows = {one.segment: one for one in day(off=True).segments}
+    rows = rows_of(day(off=True))
     assert rows["output=tool_call"].tpot.off.mean == pytest.approx(0.01)
     assert rows["output=text"].tpot.off.mean == pytest.approx(0.03)
     assert rows["stream=yes"].tpot.off is None
     (table,) = [
         one
-        for one in segments(day(off=True)).parts
-        if isinstance(one, Table) and "output" in one.caption
+        for one in latencies(day(off=True)).parts
+        if isinstance(one, Table) and "output token" in one.caption
     ]
-    changes = {row[0].text: row[-1].text for row in table.rows}
-    assert changes == {"text": "-33%", "tool_call": "+100%"}
+    changes = {row[0].text: row[2].text for row in table.rows}
+    assert (changes["plain text"], changes["tool calls"]) == ("-33%", "+100%")
 
 
-def test_without_a_baseline_it_is_said_that_nothing_is_known() -> None:
+def test_each_dimension_has_a_table() -> None:
+    tables = [one for one in segments(day()).parts if isinstance(one, Table)]
+    assert [table.caption.partition(" by ")[2] for table in tables[:3]] == [
+        "temperature", "output", "streaming",
+    ]  # fmt: skip
+    assert [row[0].text for row in tables[1].rows] == ["all", "plain text", "tool calls"]
+
+
+def test_without_a_baseline_nothing_is_known_of_them() -> None:
     hours = [hour(n, buckets={"output=text": part(0.8)}) for n in range(HOURS)]
     model = report(flat(hours))
-    assert model.answer.losing_segments == ()
-    assert "Whether speculation pays for single segments is not known: no baseline" in (
-        sentences(model)
-    )
-
-
-def test_without_segments_there_is_no_section() -> None:
-    assert segments(report(flat([hour(0)]))) is None
+    assert model.answer.winning_segments == model.answer.losing_segments == ()
 
 
 def test_a_server_that_counts_no_drafts_is_completed_by_temperature_alone() -> None:
@@ -105,7 +106,7 @@ def test_a_server_that_counts_no_drafts_is_completed_by_temperature_alone() -> N
     silent = replace(hour(0)[0].tally, drafts=None, draft_tokens=None, accepted_tokens=None,
                      accepted_per_position=None)  # fmt: skip
     parts = {"0": bucket(rate=0.8), "output=text": part(0.8)}
-    (whole, *_) = report(flat([hour(0, silent, buckets=parts)])).temperatures
+    (whole, *_) = report(flat([hour(0, silent, buckets=parts)])).segments
     assert whole.acceptance.drafts == bucket(rate=0.8).drafts
 
 
@@ -117,8 +118,9 @@ def test_losing_prompt_lengths_with_neighbours_are_one() -> None:
         model.answer.sentence
     )
     both = ["output=text", "prompt_length=16385+", "prompt_length=8193-16384"]
-    assert segments_words(both) == ["prompts above 8,192 tokens", "plain text"]
-    assert segments_words(["prompt_length=1-256", "prompt_length=8193-16384"]) == [
+    assert segments_words(map(segment, both)) == ["prompts above 8,192 tokens", "plain text"]
+    some = "prompt_length=1-256", "prompt_length=8193-16384"
+    assert segments_words(map(segment, some)) == [
         "prompts up to 256 tokens", "prompts of 8,193 to 16,384 tokens",
     ]  # fmt: skip
 
@@ -140,4 +142,4 @@ WORDS = {
 
 
 def test_what_segments_are_called() -> None:
-    assert {label: segment_words(label) for label in WORDS} == WORDS
+    assert {label: segment_words(segment(label)) for label in WORDS} == WORDS

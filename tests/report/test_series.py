@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from specwatch.domain import histogram
 from specwatch.domain.merge import merge_tallies
-from specwatch.domain.model import HOUR, MINUTE, Mode, Objective, Window
+from specwatch.domain.model import ALL, HOUR, MINUTE, Mode, Objective, Window
 from specwatch.report.series import step_of
 from tests.domain.samples import TTFT_BOUNDS, observed
 from tests.report.history import SINCE, bucket, counted, flat, hour, measurement, report
@@ -84,7 +84,7 @@ def test_times_without_speculation_are_one_where_they_touch():
 
 
 def _whole(window: Window) -> bool:
-    return window.series.temperature == "all"
+    return window.series.segment == ALL
 
 
 def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():

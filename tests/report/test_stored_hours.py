@@ -44,9 +44,9 @@ def _history() -> list[Window]:
 def _in_order(found: Iterable[Window]) -> list[Window]:
     """By start and temperature; among those of one the order says nothing."""
     windows = list(found)
-    order = [(window.start, window.series.temperature) for window in windows]
+    order = [(window.start, window.series.segment) for window in windows]
     assert order == sorted(order)
-    return sorted(windows, key=lambda each: (each.start, each.series.temperature, repr(each)))
+    return sorted(windows, key=lambda each: (each.start, each.series.segment, repr(each)))
 
 
 def _hours(store: Store, until: float = FOREVER["until"], since: float = 0) -> list[Window]:

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from specwatch.domain.baseline import Origin
 from specwatch.domain.model import Environment, Histogram, Mode, Tally, Window
-from specwatch.report.model import Temperature
+from specwatch.report.model import ReportSegment
 from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import HOURS, bucket, counted, flat, hour, measurement, report
 
 
-def rows(windows: list[Window], *measurements: Any) -> dict[str, Temperature]:
-    return {row.temperature: row for row in report(windows, *measurements).temperatures}
+def rows(windows: list[Window], *measurements: Any) -> dict[str, ReportSegment]:
+    return {row.segment.value: row for row in report(windows, *measurements).segments}
 
 
 def timed(tpot: float, requests: int, rate: float | None = 0.6) -> Tally:

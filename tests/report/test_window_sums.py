@@ -10,10 +10,11 @@ import pytest
 
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import HOUR, Histogram, Mode, Tally, Window
-from specwatch.domain.sample import Sample, samples_of
+from specwatch.domain.sample import Sample, counted_in, samples_of, tally_of
 from specwatch.report.grouped_data import drafted_of, slices_of
 from specwatch.report.window_sums import Ledger, stretches
 from tests.report.history import SINCE, counted, flat, hour
+from tests.segments import segment
 
 OUTPUTS = Histogram((), (100,), 10_000.0)
 
@@ -78,7 +79,7 @@ def test_a_stretch_of_any_windows_is_the_sum_of_their_samples(seed: int) -> None
     hours = [samples_of(windows)[0] for windows in whole]
     (found,) = ledger.samples(1)
     (plain,) = ledger.samples_in(100 * HOUR, SINCE)
-    assert plain == replace(found, buckets={}, segments={})
+    assert plain == replace(found, segments={})
     paces = [one.pace for one in hours if one.pace is not None]
     assert found.pace is not None
     assert found.pace.seconds == sum(pace.seconds for pace in paces)
@@ -96,12 +97,8 @@ def test_a_stretch_of_any_windows_is_the_sum_of_their_samples(seed: int) -> None
         assert found.requests.first_seconds == sum(one.first_seconds for one in asked)
         assert found.tally.prompt_tokens == total.prompt_tokens
         assert found.tally.prefix_cache_hits == total.prefix_cache_hits
-    for label in {label for one in hours for label in (*one.buckets, *one.segments)}:
-        counted = sum_tallies(
-            part for one in hours for part in [{**one.buckets, **one.segments}.get(label)] if part
-        )
-        kept = {**found.buckets, **found.segments}[label]
-        assert drafted_of(kept) == drafted_of(counted)
+    for one in {one for each in hours for by in each.segments.values() for one in by}:
+        assert drafted_of(counted_in(found, one)) == drafted_of(tally_of(hours, one))
 
 
 def _any_hour(at: int, chance: random.Random) -> list[Window]:
@@ -127,7 +124,7 @@ def _any_hour(at: int, chance: random.Random) -> list[Window]:
         *(
             msgspec.structs.replace(
                 window,
-                series=msgspec.structs.replace(window.series, temperature=label),
+                series=msgspec.structs.replace(window.series, segment=segment(label)),
                 gauges=gauges,
                 tally=Tally(drafts=chance.randint(1, 9), draft_tokens=36, accepted_tokens=7),
             )

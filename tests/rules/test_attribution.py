@@ -190,7 +190,7 @@ def test_time_by_request_has_the_same_causes() -> None:
 
 
 def test_without_temperatures_the_mix_counts_as_acceptance() -> None:
-    unseen = [replace(sample, buckets={}) for sample in minutes(60, mix=HALF)]
+    unseen = [replace(sample, segments={}) for sample in minutes(60, mix=HALF)]
     attribution = attribute(minutes(mix=HOT), unseen, baseline())
     assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
     assert attribution.causes[0].sentence.startswith("acceptance fell from 50% to 26%")

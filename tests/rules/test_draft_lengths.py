@@ -13,7 +13,7 @@ from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import draft_lengths
 from specwatch.domain.acceptance import acceptance_rate, lengths_vary
 from specwatch.domain.draft_lengths import CAUSES, DraftLengths
-from specwatch.domain.model import Environment, Tally
+from specwatch.domain.model import ALL, Environment, Tally
 from specwatch.lab.simulator.costs import SimulatedCosts
 from specwatch.lab.simulator.engine import SimulatedEngine
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
@@ -23,6 +23,7 @@ from specwatch.rules.readings import read
 from specwatch.rules.verdicts import Verdict, judge
 from specwatch.wording import speculation
 from tests.domain.samples import START, baseline, evidence, minutes, tally
+from tests.segments import segment
 from tests.web.decided import decided
 
 ACCEPTANCE = [name for name, measure in MEASURES.items() if measure.fixed_length]
@@ -54,7 +55,7 @@ def test_measured_speed_is_judged_all_the_same(rule: Any) -> None:
     """A reported adaptive verification gained 184 % while acceptance fell, another lost 19.5 %."""
     ran = minutes(60, tally(rate=0.05, requests=100), environment=ADAPTIVE)
     known = evidence(ran, baseline=baseline(tpot=0.01))
-    finding = judge(rule, known, target="t", model_name="m", temperature="all", before=None)
+    finding = judge(rule, known, target="t", model_name="m", segment=ALL, before=None)
     assert finding.seen is Verdict.BREACH
 
 
@@ -71,7 +72,7 @@ def test_a_default_rule_on_acceptance_does_not_fire_where_drafts_vary() -> None:
             rule.name
             for rule in DEFAULT_RULES
             if judge(
-                rule, known, target="t", model_name="m", temperature="all", before=None
+                rule, known, target="t", model_name="m", segment=ALL, before=None
             ).seen is Verdict.BREACH
         }  # fmt: skip
 
@@ -84,7 +85,7 @@ def test_a_default_rule_on_acceptance_does_not_fire_where_drafts_vary() -> None:
 def test_garbage_is_seen_at_the_first_position_where_drafts_vary() -> None:
     rule = next(rule for rule in DEFAULT_RULES if rule.name == "garbage")
     bad = tally(rate=0.001, requests=100, accepted_per_position=(4, 0, 0, 0))
-    scope: dict[str, Any] = {"target": "t", "model_name": "m", "temperature": "0.5"}
+    scope: dict[str, Any] = {"target": "t", "model_name": "m", "segment": segment("0.5")}
     varying = minutes(20, bad, environment=ADAPTIVE, buckets={"0.5": bad})
     assert judge(rule, evidence(varying), before=None, **scope).seen is Verdict.BREACH
     good = tally(rate=0.01, requests=100, accepted_per_position=(40, 0, 0, 0))
@@ -96,7 +97,7 @@ def test_drafts_of_a_pod_that_does_not_count_positions_are_no_garbage() -> None:
     """The minutes of pods are added up, of which one may have an older tap."""
     whole = tally(rate=0.5, requests=100, accepted_per_position=(10, 5, 3, 2))
     known = evidence(minutes(20, whole, buckets={"0.5": whole}))
-    reading = read("first_position_acceptance", known, window=600, temperature="0.5")
+    reading = read("first_position_acceptance", known, window=600, segment=segment("0.5"))
     assert (reading.value, reading.moot) == (None, True)
 
 
@@ -104,7 +105,7 @@ def test_garbage_needs_no_positions() -> None:
     rule = next(rule for rule in DEFAULT_RULES if rule.name == "garbage")
     plain = minutes(20, tally(), buckets={"0.5": tally()})
     seen = judge(
-        rule, evidence(plain), target="t", model_name="m", temperature="0.5", before=None
+        rule, evidence(plain), target="t", model_name="m", segment=segment("0.5"), before=None
     ).seen
     assert seen is Verdict.PASS
 

@@ -9,12 +9,13 @@ import pytest
 
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.breakeven import assess
-from specwatch.domain.model import HOUR, MINUTE, Mode
+from specwatch.domain.model import ALL, HOUR, MINUTE, Mode
 from specwatch.domain.speedup import NOTHING, PresentSpeedup, Unjudged
 from specwatch.rules.model_record import ModelRecord
 from specwatch.rules.verdicts import Finding, Verdict, judge
 from tests.domain.minutes import measurements, off, on
 from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
+from tests.segments import segment
 
 
 def test_a_window_takes_what_ends_after_its_start_up_to_now():
@@ -27,10 +28,10 @@ def test_drafts_of_an_unsound_minute_count_and_its_latencies_do_not():
     examined = evidence(
         [minute(0, sound=False, buckets=parts), minute(1), minute(2, mode=Mode.OFF)]
     )
-    assert examined.tally(600, "all").drafts == 2000
-    assert examined.tally(600, "all", sound=True).drafts == 1000
-    assert examined.tally(600, ">1").drafts == 200
-    assert examined.tally(600, "(0,0.3]").drafts is None
+    assert examined.tally(600, ALL).drafts == 2000
+    assert examined.tally(600, ALL, sound=True).drafts == 1000
+    assert examined.tally(600, segment(">1")).drafts == 200
+    assert examined.tally(600, segment("(0,0.3]")).drafts is None
 
 
 def test_the_speedup_is_that_of_the_assessment():
@@ -176,7 +177,7 @@ def unjudged_after(loads: Sequence[float | None], *, rule: bool = False) -> list
         evidence = known.examine(sample.start + sample.length)
         known.present = evidence.present
         before = judge(UNJUDGED_RULE, evidence, target="chat", model_name="tiny",
-                       temperature="all", before=before)  # fmt: skip
+                       segment=ALL, before=before)  # fmt: skip
         seen.append(before.verdict if rule else known.present.unjudged)
     return seen
 

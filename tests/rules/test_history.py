@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
-from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Mode, Tally
+from specwatch.domain.model import ALL, HOUR, MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample, samples_of, total
 from specwatch.rules.history import BLOCK, FRESH, History
 from tests.scrape.closing import START, K, minute
+from tests.segments import segment
 
 HERE = Environment("0.32.0", f"c-{K}")
 
@@ -65,9 +66,9 @@ def test_the_reference_is_the_day_before_the_last_hour() -> None:
     now = START + 26 * HOUR
     reference = history.reference(now, HERE)
     hours = 24
-    assert reference["all"].drafts == hours * 6 * 100
-    assert reference["0"].drafts == hours * 6 * 40
-    assert reference["0"].draft_tokens == hours * 6 * 40 * K
+    assert reference[ALL].drafts == hours * 6 * 100
+    assert reference[segment("0")].drafts == hours * 6 * 40
+    assert reference[segment("0")].draft_tokens == hours * 6 * 40 * K
 
 
 def test_minutes_without_speculation_are_not_in_the_reference() -> None:
@@ -80,7 +81,7 @@ def test_requests_without_speculation_are_summed_apart_and_up_to_now() -> None:
     for number, mode in enumerate((Mode.OFF, Mode.STANDBY, Mode.STOPPED)):
         assert history.add(sample(180 + number, mode=mode, steps=200))
     found = history.finished(START + 4 * HOUR, HERE)
-    assert [(hour.without, hour.of("all").requests) for hour in found] == [
+    assert [(hour.without, hour.of(ALL).requests) for hour in found] == [
         *[(False, {"stop": 6 * 5})] * 3,
         (True, {"stop": 3 * 10}),
     ]
@@ -96,13 +97,13 @@ def test_roll_ups_stand_in_place_of_the_minutes_of_their_hours() -> None:
     (rolled,) = samples_of([msgspec.structs.replace(first, length=HOUR, tally=counted)])
     history.add_hours([rolled])
     assert history.add(sample(60))
-    assert history.reference(START + 2 * HOUR, HERE)["all"].drafts == 600
+    assert history.reference(START + 2 * HOUR, HERE)[ALL].drafts == 600
 
 
 def test_another_draft_or_version_is_no_reference() -> None:
     history = filled(range(0, 180, 10), steps=100)
     now = START + 4 * HOUR
-    assert history.reference(now, HERE)["all"].drafts == 18 * 100
+    assert history.reference(now, HERE)[ALL].drafts == 18 * 100
     for other in (Environment("0.33.0", f"c-{K}"), Environment("0.32.0", "c-2")):
         assert history.reference(now, other) == {}
 

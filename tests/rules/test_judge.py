@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from specwatch.config.rules import Condition, Rule, Scope
+from specwatch.config.rules.rule import POSITIVE
 from specwatch.domain.baseline import MAX_AGE, BaselineKey, Origin, join, measured
-from specwatch.domain.model import MINUTE, Environment, Mode, Objective, Window
+from specwatch.domain.model import ALL, MINUTE, TEMPERATURE, Environment, Mode, Objective, Window
 from specwatch.domain.sample import samples_of, total
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
 from tests.scrape.closing import START, minute
+from tests.segments import segment
 
 LOW = Rule(
     name="low",
@@ -232,10 +234,10 @@ def test_minutes_before_an_upgrade_do_not_count() -> None:
 
 def test_a_breach_without_a_rule_is_not_restored() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(model_name="m")}))
-    assert not judge.restore("low", "m", "0", at(-10))
-    assert not judge.restore("low", "other", "all", at(-10))
-    assert not judge.restore("gone", "m", "all", at(-10))
-    assert judge.restore("low", "m", "all", at(-10))
+    assert not judge.restore("low", "m", segment("0"), at(-10))
+    assert not judge.restore("low", "other", ALL, at(-10))
+    assert not judge.restore("gone", "m", ALL, at(-10))
+    assert judge.restore("low", "m", ALL, at(-10))
 
 
 def test_the_breach_of_a_model_unseen_for_a_day_ends() -> None:
@@ -249,20 +251,20 @@ def test_the_breach_of_a_model_unseen_for_a_day_ends() -> None:
     (finding,) = judge.observe((), at(31 + day))
     assert (finding.verdict, finding.since) == (Verdict.NO_DATA, at(31 + day))
     assert judge.findings() == ()
-    judge.restore("low", "m", "all", at(-10))
+    judge.restore("low", "m", ALL, at(-10))
     assert judge.observe((), at(2 * day)) == ()
     (finding,) = judge.observe((), at(3 * day + 1))
     assert finding.verdict is Verdict.NO_DATA
 
 
 def test_the_breach_of_a_temperature_unseen_for_a_day_ends() -> None:
-    judge = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
+    judge = judge_of(LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)}))
     feed(judge, 0, 30, acceptance=0.5, buckets={">1": (500, 0.1)})
     for hour in range(24):
         assert feed(judge, 30 + 60 * hour, 31 + 60 * hour, acceptance=0.5) == []
     changed = feed(judge, 30 + 25 * 60, 35 + 25 * 60, acceptance=0.5)
-    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
-        (">1", Verdict.NO_DATA)
+    assert [(finding.segment, finding.verdict) for _, finding in changed] == [
+        (segment(">1"), Verdict.NO_DATA)
     ]
     assert judge.findings() == ()
 
@@ -286,7 +288,7 @@ def test_a_model_that_is_replaced_ends_its_breach_and_keeps_its_measurements(
     assert judge.take_measurements() == []
     judge.load(minute(0, model_name="late"))
     assert "late" not in judge.baselines()
-    assert not judge.restore("low", "late", "all", at(0))
+    assert not judge.restore("low", "late", ALL, at(0))
 
 
 def test_other_objectives_change_nothing_but_the_books() -> None:
@@ -322,8 +324,8 @@ def test_minutes_are_kept_for_the_longest_window_of_a_rule() -> None:
 
 def test_a_restored_breach_continues_and_is_not_reported_again() -> None:
     judge = judge_of(LOW)
-    judge.restore("low", "m", "all", at(-10))
-    judge.restore("gone", "m", "all", at(-10))
+    judge.restore("low", "m", ALL, at(-10))
+    judge.restore("gone", "m", ALL, at(-10))
     assert feed(judge, 0, 12, acceptance=0.2) == []
     (finding,) = judge.findings()
     assert (finding.verdict, finding.since) == (Verdict.BREACH, at(-10))
@@ -341,31 +343,31 @@ def test_loaded_minutes_are_not_judged() -> None:
 
 
 def test_a_scope_of_each_temperature_judges_each_by_itself() -> None:
-    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    by_temperature = LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)})
     judge = judge_of(by_temperature)
     changed = feed(judge, 0, 12, acceptance=0.5, buckets={"0": (500, 0.8), ">1": (500, 0.1)})
-    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
-        (">1", Verdict.BREACH)
+    assert [(finding.segment, finding.verdict) for _, finding in changed] == [
+        (segment(">1"), Verdict.BREACH)
     ]
-    positive = LOW.model_copy(update={"scope": Scope(temperature="positive")})
+    positive = LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE, value=POSITIVE)})
     judge = judge_of(positive)
     feed(judge, 0, 2, acceptance=0.5, buckets={"0": (500, 0.1), ">1": (500, 0.8)})
-    assert [finding.temperature for finding in judge.findings()] == [">1"]
+    assert [finding.segment for finding in judge.findings()] == [segment(">1")]
 
 
 def test_a_scope_of_segments_judges_each_by_itself() -> None:
     counted = {"output=text": (500, 0.8), "output=tool_call": (500, 0.1), "stream=yes": (1000, 0.1)}
-    judge = judge_of(LOW.model_copy(update={"scope": Scope(segment="output=*")}))
+    judge = judge_of(LOW.model_copy(update={"scope": Scope(dimension="output")}))
     changed = feed(judge, 0, 12, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
-    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
-        ("output=tool_call", Verdict.BREACH)
+    assert [(finding.segment, finding.verdict) for _, finding in changed] == [
+        (segment("output=tool_call"), Verdict.BREACH)
     ]
-    assert {finding.temperature for finding in judge.findings()} == {
-        "output=text", "output=tool_call",
+    assert {finding.segment for finding in judge.findings()} == {
+        segment("output=text"), segment("output=tool_call"),
     }  # fmt: skip
-    by_temperature = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
+    by_temperature = judge_of(LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)}))
     feed(by_temperature, 0, 2, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
-    assert {finding.temperature for finding in by_temperature.findings()} == {"0"}
+    assert {finding.segment for finding in by_temperature.findings()} == {segment("0")}
 
 
 def test_a_scope_names_targets_and_models_by_pattern() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from specwatch.domain.model import Histogram, Mode, Window
+from specwatch.domain.model import ALL, Histogram, Mode, Window
 from specwatch.rules.last_hour import last_hour
+from tests.segments import segment
 from tests.web.statuses import minute, of_tap
 
 AT = 1_699_999_200
@@ -28,8 +29,8 @@ def test_minutes_add_up_by_temperature_and_model() -> None:
     one = hour["llama"]
     assert one.whole is not None
     assert one.whole.tally.drafts == 300
-    assert [bucket.series.temperature for bucket in one.buckets] == ["0", ">1"]
-    assert [one.share(bucket) for bucket in one.buckets] == pytest.approx([8 / 9, 1 / 9])
+    assert [bucket.series.segment.value for bucket in one.segments] == ["0", ">1"]
+    assert [one.share(bucket) for bucket in one.segments] == pytest.approx([8 / 9, 1 / 9])
     assert one.coverage is not None
     assert one.coverage.coverage == 0.9
 
@@ -47,8 +48,13 @@ def test_a_minute_that_is_missing_is_a_gap() -> None:
     idle = minute(AT + 60, drafts=0)
     late = of_tap(AT + 180, "0", drafts=1, of=1, server=1)
     one = last_hour([minute(AT), idle, minute(AT + 180), late], SINCE, UNTIL)["chat"]["llama"]
-    assert one.points["all"] == ((AT, 0.5), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
-    assert one.points["0"] == ((AT, None), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+    assert one.points[ALL] == ((AT, 0.5), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+    assert one.points[segment("0")] == (
+        (AT, None),
+        (AT + 60, None),
+        (AT + 120, None),
+        (AT + 180, 0.5),
+    )
 
 
 def test_sums_begin_with_the_last_change_of_mode() -> None:
@@ -64,11 +70,11 @@ def test_sums_begin_with_the_last_change_of_mode() -> None:
     ]
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
     assert (one.on, one.start, one.seconds) == (False, AT + 180, 120)
-    assert [sample.length for sample in (one.whole, *one.buckets) if sample is not None] == [
+    assert [sample.length for sample in (one.whole, *one.segments) if sample is not None] == [
         120,
         120,
     ]
-    assert len(one.points["all"]) == 5
+    assert len(one.points[ALL]) == 5
     one = last_hour(windows[:4], SINCE, UNTIL)["chat"]["llama"]
     assert (one.on, one.start, one.seconds) == (True, AT + 60, 60)
 

@@ -31,6 +31,7 @@ from tests.domain.samples import (
     observed,
     tally,
 )
+from tests.segments import segment
 
 HOUR = 3600.0
 HOT = ">1"
@@ -139,7 +140,7 @@ def experiment(until: float, episodes: int = 42) -> Switchback:
     ],
 )
 def test_a_metric_has_the_value_of_its_samples(metric, temperature, value):
-    reading = read(metric, hourly(), window=HOUR, temperature=temperature)
+    reading = read(metric, hourly(), window=HOUR, segment=segment(temperature))
     assert reading.value == pytest.approx(value, rel=0.03)
     assert reading.missing is None
 
@@ -236,8 +237,8 @@ def test_a_single_empty_minute_is_no_data():
 def test_traffic_is_that_of_the_window_and_the_temperature():
     known = full([busy(n) for n in range(10)])
     for metric, measure in MEASURES.items():
-        reading = read(metric, known, window=300, temperature=HOT)
-        traffic = (1500, 200) if measure.by_temperature else (5000, 500)
+        reading = read(metric, known, window=300, segment=segment(HOT))
+        traffic = (1500, 200) if measure.by else (5000, 500)
         assert (reading.drafts, reading.requests) == traffic, metric
 
 
@@ -307,9 +308,9 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
         reading = read("speedup_ratio_assumed", known, window=HOUR, draft_cost_ratio=cost)
         assert reading.value == pytest.approx(speedup)
         assert (reading.basis, reading.moot) == ("assumed", False)
-    low = read("request_speedup_p10_assumed", known, window=HOUR, temperature=HOT)
+    low = read("request_speedup_p10_assumed", known, window=HOUR, segment=segment(HOT))
     assert low.value == pytest.approx((1 + 4 * 0.105) / 1.4, rel=1e-3)
-    assert read("request_speedup_p10_assumed", hourly(), window=HOUR, temperature=HOT).moot
+    assert read("request_speedup_p10_assumed", hourly(), window=HOUR, segment=segment(HOT)).moot
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
     ],
 )  # fmt: skip
 def test_a_metric_that_has_no_value_says_why(metric, known, temperature, missing):
-    reading = read(metric, known, window=HOUR, temperature=temperature)
+    reading = read(metric, known, window=HOUR, segment=segment(temperature))
     assert (reading.value, reading.missing) == (None, missing)
 
 

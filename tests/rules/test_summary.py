@@ -16,7 +16,7 @@ KEYS = [
     "model_name", "engine_count", "speculation", "draft_lengths", "drafts", "draft_tokens",
     "accepted_tokens", "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
     "accepted_per_position", "running", "waiting", "kv_cache_usage", "events", "ttft", "tpot",
-    "inter_token", "tap", "temperatures",
+    "inter_token", "tap", "segments",
 ]  # fmt: skip
 """Of a model, in this order: programs rely on them."""
 
@@ -47,15 +47,15 @@ def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
         "source": "tap", "drafts": 995, "coverage": 995 / 1238, "failures": 0,
         "records": {"record": 90}, "uncovered": {"disconnected": 1, "several": 3},
     }  # fmt: skip
-    buckets = model["temperatures"]
-    assert [bucket["temperature"] for bucket in buckets] == [
+    buckets = model["segments"]
+    assert [bucket["segment"]["value"] for bucket in buckets] == [
         "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown",
     ]  # fmt: skip
     assert sum(bucket["drafts"] for bucket in buckets) == 995
     assert sum(bucket["share"] for bucket in buckets) == pytest.approx(1.0)
     assert sum(sum(bucket["requests"].values()) for bucket in buckets) == 93
     assert list(buckets[0]) == [
-        "temperature", "share", "requests", "drafts", "draft_tokens", "accepted_tokens",
+        "segment", "share", "requests", "drafts", "draft_tokens", "accepted_tokens",
         "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
         "accepted_per_position", "ttft", "tpot", "request_acceptance",
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
 def test_a_tap_that_has_counted_nothing_is_shown_with_no_coverage() -> None:
     page = pages.speculation(10, [5, 3]) + pages.tap(failures=2)
     (model,) = as_json(summary.models_of(pages.read(page), []))
-    assert model["temperatures"] == []
+    assert model["segments"] == []
     assert (model["tap"]["drafts"], model["tap"]["coverage"], model["tap"]["failures"]) == (0, 0, 2)
 
 
@@ -80,7 +80,7 @@ def test_a_model_that_only_the_tap_has_is_reported() -> None:
     (model,) = as_json(
         summary.models_of(pages.read(pages.speculation(10, [5]) + pages.tap(other)), problems)
     )
-    assert model["temperatures"] == []
+    assert model["segments"] == []
     assert len(problems) == 1
     assert "'other'" in problems[0]
 
@@ -162,7 +162,11 @@ def test_a_window_shows_whose_it_is_what_was_counted_and_sampled() -> None:
 
 def test_a_window_of_a_bucket_shows_what_its_tap_saw() -> None:
     shown = as_json(summary.window_view(of_tap(1_700_000_040, "0", drafts=30, of=100, server=120)))
-    assert (shown["temperature"], shown["source"], shown["coverage"]) == ("0", "tap", 100 / 120)
+    assert (shown["segment"]["value"], shown["source"], shown["coverage"]) == (
+        "0",
+        "tap",
+        100 / 120,
+    )
     assert (shown["records"], shown["uncovered"]) == ({"record": 5}, {"several": 2})
     assert shown["request_acceptance"] == {
         "count": 5, "p10": 0.25, "p50": 0.6875, "p90": 0.9375,

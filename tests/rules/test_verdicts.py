@@ -25,6 +25,7 @@ from tests.domain.samples import (
     observed,
     tally,
 )
+from tests.segments import segment
 
 B, P, N = Verdict.BREACH, Verdict.PASS, Verdict.NO_DATA
 LOW = Condition(metric="acceptance_ratio", below=0.5, clear=0.6)
@@ -43,7 +44,7 @@ def finding_of(
     judged_rule: Rule, known: Evidence, before: Finding | None = None, temperature="all", cost=0.1
 ) -> Finding:
     return judge(
-        judged_rule, known, target="chat", model_name="model", temperature=temperature,
+        judged_rule, known, target="chat", model_name="model", segment=segment(temperature),
         before=before, draft_cost_ratio=cost,
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from tests.segments import segment
 
 START = 1_795_003_200
 """A whole hour."""
@@ -80,7 +81,7 @@ def minute(
 def _bucket(window: Window, temperature: str, drafts: int, acceptance: float) -> Window:
     return replace(
         window,
-        series=replace(window.series, temperature=temperature),
+        series=replace(window.series, segment=segment(temperature)),
         source=Source.TAP,
         tally=Tally(**_drafts(drafts, acceptance)),
         server_drafts=window.tally.drafts,

@@ -18,12 +18,13 @@ from specwatch.scrape.coverage import (
 )
 from specwatch.scrape.taps import LEAVES_OUT
 from specwatch.wording.text import LONGEST_SENTENCE
+from tests.segments import segment
 
 
 def window(temperature: str, drafts: int | None, *, model: str = "m", **counts: object) -> Window:
     source = Source.SERVER if temperature == "all" else Source.TAP
     tally = Tally(drafts=drafts, **counts)  # type: ignore[arg-type]
-    series = SeriesId("d", "t", model, temperature)
+    series = SeriesId("d", "t", model, segment(temperature))
     return Window(series, 0, MINUTE, Mode.ON, tally, source=source)
 
 

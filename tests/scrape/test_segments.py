@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from specwatch.domain.buckets import MOST_VALUES
-from specwatch.domain.model import Window
+from specwatch.domain.model import ALL, TEMPERATURE, Segment, Window
 from specwatch.domain.sample import samples_of
-from specwatch.domain.segments import kind_of
 from specwatch.scrape.taps import COUNTS_TWICE
 from tests import pages
 from tests.scrape.test_taps import Story, drafts, engine
+from tests.segments import segment
 
 QUANTITIES = ("drafts", "draft_tokens", "accepted_tokens", "requests")
 
@@ -36,7 +38,12 @@ def story_of(counted: int, *tap: pages.Request, segments: dict[str, int]) -> Sto
 
 
 def by_segment(windows: list[Window]) -> dict[str, Window]:
-    return {w.series.temperature: w for w in windows if kind_of(w.series.temperature)}
+    """Those of other dimensions, by dimension and value."""
+    return {
+        f"{one.dimension}={one.value}": window
+        for window in windows
+        if (one := window.series.segment).dimension not in (ALL.dimension, TEMPERATURE)
+    }
 
 
 BOTH = {"output=text": 300, "output=tool_call": 200, "stream=yes": 500}
@@ -54,14 +61,16 @@ def test_each_kind_is_all_that_the_tap_saw() -> None:
     assert tool_call.requests == {"other": 20}
     assert tool_call.tpot is not None
     assert (tool_call.tpot.count, tool_call.tpot.sum) == (400, 4.0)
-    (bucket,) = [w for w in windows if w.series.temperature == "0"]
+    (bucket,) = [w for w in windows if w.series.segment == segment("0")]
     assert (bucket.tally.drafts, bucket.source_drafts) == (500, 500)
 
 
 def test_they_are_apart_from_temperatures_in_a_sample() -> None:
     (sample,) = samples_of(story_of(1000, drafts(500), segments=BOTH).end())
-    assert set(sample.buckets) == {"0"}
-    assert set(sample.segments) == set(BOTH)
+    assert sample.buckets == sample.segments[TEMPERATURE]
+    assert {one for by in sample.segments.values() for one in by} == {
+        segment(text) for text in ("0", *BOTH)
+    }
     assert sample.coverage == 0.5
 
 
@@ -86,11 +95,21 @@ def test_kinds_of_a_hostile_page_are_bounded() -> None:
     story = story_of(100, drafts(50), segments={f"kind{n}=x": 1 for n in range(50)})
     assert len(by_segment(story.end())) == 4
     (problem,) = story.problems
-    assert problem.endswith("or more than 4 kinds of segments")
+    assert problem.endswith("by more than 5 dimensions")
 
 
 def test_a_temperature_cannot_pass_for_a_segment() -> None:
     story = Story()
     story.see(engine(0, inside=True))
     story.see(engine(10, drafts(3, temperature="output=text")))
-    assert [window.series.temperature for window in story.end()] == ["all", "unknown"]
+    segments = [window.series.segment for window in story.end()]
+    assert segments == [ALL, Segment(TEMPERATURE, "output=text")]
+
+
+@pytest.mark.parametrize("kind", ["all", "temperature"])
+def test_a_segment_cannot_pass_for_a_temperature_or_for_all(kind: str) -> None:
+    story = story_of(100, drafts(50), segments={f"{kind}=0": 30})
+    windows = {window.series.segment: window for window in story.end()}
+    assert windows[segment("0")].tally.drafts == 50
+    assert windows[Segment("unknown", "0")].tally.drafts == 30
+    assert windows[ALL].tally.drafts == 100

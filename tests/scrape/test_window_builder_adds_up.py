@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import (
+    ALL,
     COUNTERS,
     HISTOGRAMS,
     MINUTE,
@@ -29,6 +30,7 @@ from specwatch.errors import ScrapeReason
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import ScrapeResult, WindowBuilder
 from tests.scrape.server import MODELS, REASONS, TEMPERATURES, Book, Process, Request, request
+from tests.segments import segment
 
 ENGINES = ("0", "1")
 BOUNDS = ((0.25, 0.5, 1.0), (0.25, 1.0, 4.0), (0.125,))
@@ -203,7 +205,7 @@ class World:
 def assert_sane(windows: list[Window], tap: Source | None, *, several: bool) -> None:
     """Whole minutes, nothing negative, unknown where speculation was off; windows by temperature
     have what they say of the server from its own window."""
-    servers = {w.series.model_name: w for w in windows if w.series.temperature == "all"}
+    servers = {w.series.model_name: w for w in windows if w.series.segment == ALL}
     for window in windows:
         tally, server = window.tally, servers[window.series.model_name]
         assert (window.start % MINUTE, window.length) == (0, MINUTE)
@@ -268,7 +270,7 @@ def tally_of(windows: Iterable[Window], model: str, temperature: str) -> Tally:
     return sum_tallies(
         window.tally
         for window in windows
-        if (window.series.model_name, window.series.temperature) == (model, temperature)
+        if (window.series.model_name, window.series.segment) == (model, segment(temperature))
     )
 
 
@@ -442,9 +444,9 @@ def test_a_script_that_reaches_every_kind_of_event(tap, several, drafts):
     ]
     world.play(script)
     assert_adds_up(world)
-    a = [w for w in world.windows if w.series.model_name == "a" and w.series.temperature == "all"]
+    a = [w for w in world.windows if w.series.model_name == "a" and w.series.segment == ALL]
     assert sum(window.tally.drafts or 0 for window in a) == drafts
     assert sum(window.restarts for window in a) == (0 if several else 1)
     assert sum(window.scrapes_failed for window in a) == 2
-    found = {window.series.temperature for window in world.windows}
+    found = {window.series.segment.value for window in world.windows}
     assert found == ({"all", *TEMPERATURES} if tap else {"all"})

@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 from specwatch.errors import ConfigError
 from specwatch.lab.simulator.command_line import parse_flags
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.tap.settings import SWITCH_DIRECTORY
+from specwatch_tap.settings import SWITCH_DIRECTORY
 
 DRAFT = '{"method":"draft_model","model":"d","num_speculative_tokens":4}'
 DRAFT_OF_4 = SimulatedSpeculation(4, "draft_model", "d")
 SCHEDULE = "num_speculative_tokens_per_batch_size"
-SWITCH = "--scheduler-cls specwatch.tap.scheduler.Scheduler"
+SWITCH = "--scheduler-cls specwatch_tap.Scheduler"
 
 
 def parsed(line: str) -> SimulatedSettings:

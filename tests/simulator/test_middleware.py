@@ -142,7 +142,7 @@ def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
     """Its counters add up to those of the engine, when both have come to rest."""
     settings = dataclasses.replace(
         SETTINGS,
-        middleware=("specwatch.tap.Tap",),
+        middleware=("specwatch_tap.Tap",),
         traffic=dataclasses.replace(TRAFFIC, rate_profile=TWO_SECONDS),
         time_scale=4.0,
     )

@@ -16,16 +16,6 @@ from prometheus_client import CollectorRegistry
 from specwatch.domain.model import Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
 from specwatch.domain.standby import standby_cost
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
-    ORDER_FILE,
-    PATH,
-    STATE_FILE,
-    Order,
-    SwitchState,
-    decode,
-    encode,
-)
 from specwatch.lab.simulator.costs import SimulatedCosts
 from specwatch.lab.simulator.engine import SimulatedEngine
 from specwatch.lab.simulator.responses import acceptance_record
@@ -34,9 +24,18 @@ from specwatch.lab.simulator.sequence import SimulatedSequence
 from specwatch.lab.simulator.server import SimulatedServer
 from specwatch.lab.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.lab.simulator.workload import SimulatedRequest, SimulatedTraffic
-from specwatch.tap import scheduler
-from specwatch.tap.settings import SWITCH_DIRECTORY, SWITCH_TOKEN_FILE
-from specwatch.tap.switch import lookup_of
+from specwatch_tap import scheduler, switch_files
+from specwatch_tap.orders import (
+    ORDER_FILE,
+    PATH,
+    STATE_FILE,
+    Order,
+    SwitchState,
+    decode,
+    encode,
+)
+from specwatch_tap.settings import SWITCH_DIRECTORY, SWITCH_TOKEN_FILE
+from specwatch_tap.switch import lookup_of
 from tests.domain import minutes
 from tests.hostile import wait_for
 from tests.simulator.client import page, total
@@ -260,7 +259,7 @@ def state_in(directory: Path, earlier: str = "") -> SwitchState:
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tmp_path.chmod(0o770)
     (tmp_path / "token").write_text(TOKEN)
-    monkeypatch.setattr("specwatch.tap.switch._SECONDS", 0.005)
+    monkeypatch.setattr("specwatch_tap.switch._SECONDS", 0.005)
     monkeypatch.setenv(SWITCH_DIRECTORY, str(tmp_path))
     monkeypatch.setenv(SWITCH_TOKEN_FILE, str(tmp_path / "token"))
     return tmp_path
@@ -294,7 +293,7 @@ def test_orders_over_http_and_a_restart(directory: Path) -> None:
     settings = dataclasses.replace(
         SETTINGS,
         switch_directory=directory,
-        middleware=("specwatch.tap.Tap",),
+        middleware=("specwatch_tap.Tap",),
         costs=SimulatedCosts().scaled(0.1),
         traffic=SimulatedTraffic(concurrency=2, output_tokens=400),
     )

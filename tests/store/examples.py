@@ -12,6 +12,7 @@ from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.baseline_points import Point
 from specwatch.domain.experiments import Bench, Subject, Workload
 from specwatch.domain.model import (
+    ALL,
     COUNTERS,
     HISTOGRAMS,
     MAPPINGS,
@@ -22,6 +23,7 @@ from specwatch.domain.model import (
     Gauges,
     Histogram,
     Mode,
+    Segment,
     Series,
     SeriesId,
     Source,
@@ -39,6 +41,7 @@ from specwatch.store.frame_sum import Group, sum_rows
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
+from tests.segments import segment
 
 FOREVER = {"since": 0, "until": 10**11}
 T0 = 1_700_000_000 // 3600 * 3600
@@ -61,7 +64,7 @@ def minute(
     """One minute; its counts are multiples of its drafts."""
     counts = (drafts, *[2 * drafts] * (len(bounds) - 1), 1)
     return Window(
-        series=SeriesId(daemon, target, model_name, temperature),
+        series=SeriesId(daemon, target, model_name, segment(temperature)),
         start=start,
         length=60,
         mode=mode,
@@ -103,7 +106,7 @@ def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int =
     store.write_measurements([Measurement(key, load_bin, Origin.WINDOWS, (point,))], time)
     inputs = {"values": {"speedup": 0.9}, "attribution": {"cause": "load"}}
     decision = Decision(
-        "left", target, "llama", "all", "r", time, "breach", "critical", "alert", inputs
+        "left", target, "llama", ALL, "r", time, "breach", "critical", "alert", inputs
     )
     store.write_verdicts([decision], time)
     store.add_experiment(bench(time, target), time)
@@ -174,6 +177,8 @@ def histograms(draw: st.DrawFn, sums: st.SearchStrategy[float] = _millionths) ->
     return Histogram(tuple(sorted(bounds)), tuple(counts), draw(sums), draw(st.booleans()))
 
 
+_segments = st.builds(Segment, _names, _names)
+
 tallies = st.builds(
     Tally,
     accepted_per_position=st.none() | st.lists(_counts, max_size=5).map(tuple),
@@ -206,7 +211,7 @@ gauges = st.builds(
 )
 windows = st.builds(
     Window,
-    series=st.builds(SeriesId, _names, _names, _names, _names),
+    series=st.builds(SeriesId, _names, _names, _names, _segments),
     start=st.integers(0, 10**9).map(lambda n: n * 60),
     length=st.just(60),
     mode=st.sampled_from(Mode),
@@ -223,7 +228,7 @@ windows = st.builds(
     down_seconds=_millionths,
 )
 _samples = st.dictionaries(
-    st.builds(Series, _names, _names, _names, _names, _names, _names), _amounts
+    st.builds(Series, _names, _names, _names, _names, _names, _segments), _amounts
 )
 _starts = st.none() | _amounts
 cursors = st.builds(

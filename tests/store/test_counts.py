@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 from specwatch.store.counts import LARGEST, pack, row_of
 from specwatch.store.cursor_rows import pack_cursor, unpack_cursor
+from tests.segments import segment
 from tests.store.examples import T0, cursors, minute, unpack, windows
 
 
@@ -25,7 +26,7 @@ def test_a_cursor_is_unpacked_equal(cursor: Cursor) -> None:
 def test_cursors_share_a_layout_whatever_the_order_of_their_series() -> None:
     """A tap's series are in the order of its first requests, which differs at each start."""
     samples = {
-        Series("drafts", "", "m", "", "", temperature): 1.0
+        Series("drafts", "", "m", "", "", segment(temperature)): 1.0
         for temperature in ("0", ">1", "unknown")
     }
     reversed_samples = dict(reversed(samples.items()))
@@ -81,7 +82,7 @@ def test_characters_that_postgres_cannot_store_are_replaced() -> None:
     window = minute(T0, model_name="a\0b\ud800c")
     tally = replace(window.tally, requests={"x\0": 1})
     unpacked = unpack(pack(replace(window, tally=tally)))
-    assert unpacked.series == SeriesId("left", "chat", "a\ufffdb\ufffdc", "all")
+    assert unpacked.series == SeriesId("left", "chat", "a\ufffdb\ufffdc")
     assert unpacked.tally.requests == {"x\ufffd": 1}
     cursor = Cursor("t", {Series("drafts", "", "a\0\ud800", "0", ""): 1.0}, None, 2.0)
     assert pack_cursor(cursor).layout.content.isprintable()

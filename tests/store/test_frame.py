@@ -43,9 +43,10 @@ from specwatch.store.frame import Frame
 from specwatch.store.frame_sum import Group, sum_by_hour, sum_rows
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore, each_database
+from tests.segments import segment
 from tests.store.examples import T0, batch, frame_of, minute, read, unpack
 
-SERIES = SeriesId("left", "chat", "llama", "0")
+SERIES = SeriesId("left", "chat", "llama", segment("0"))
 COUNTS = (0, 1, 17, 2**31, 2**40, 2**52)
 _MOST = 2**63 - 1
 

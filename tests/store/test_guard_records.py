@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import state_machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
@@ -270,7 +270,7 @@ def test_history_is_newest_first_and_selected(book: GuardBook) -> None:
 @each_database
 def test_the_state_of_a_guard_is_read_equal(book: GuardBook) -> None:
     entry = held(book)
-    incident = Incident("i", Cause.TRIAL_LOST, NOW, "r", "tiny", "all", {"speedup": 0.5, "n": None})
+    incident = Incident("i", Cause.TRIAL_LOST, NOW, "r", "tiny", ALL, {"speedup": 0.5, "n": None})
     state = replace(
         entry.state, phase=Phase.VERIFYING, since=NOW + 0.123456789, goal=Mode.OFF,
         incident=incident, models=("a", "b"), costs=(1.5, 2.0), hooked=True, rearm_at=NOW / 3,

@@ -6,26 +6,34 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from specwatch.domain.merge import merge_windows
-from specwatch.domain.model import Mode
+from specwatch.domain.model import Mode, SeriesId
 from specwatch.errors import StoreUnavailable
 from specwatch.store import readers, schema
 from specwatch.store.readers import Reader, WatchedModel
 from specwatch.store.repository import Store
 from tests.fixtures import OpenStore, each_database
+from tests.segments import segment
 from tests.store.examples import FOREVER, T0, batch, minute, read, starts
 
 SELECTIONS: list[dict[str, str]] = [
     {"target": "b"},
-    {"temperature": "0"},
-    {"target": "b", "temperature": "all"},
+    {"dimension": "temperature", "value": "0"},
+    {"target": "b", "dimension": "all"},
     {"model_name": "llama", "target": "a"},
     {"daemon": "left"},
     {"daemon": "nobody"},
     {"model_name": "nothing"},
     {},
 ]
+
+
+def named(series: SeriesId) -> dict[str, str]:
+    """What windows are selected by."""
+    parts = asdict(series)
+    return {**parts, **asdict(parts.pop("segment"))}
 
 
 @each_database
@@ -48,7 +56,7 @@ def test_selected_windows_are_read_in_order_of_start(store: Store, others: int) 
         minute(T0 + 60 * n, target=target, temperature=temperature)
         for n in range(10)
         for target in ("a", "b")
-        for temperature in ("0", "all")
+        for temperature in ("all", "0")
     ]
     extra = [minute(T0, target=f"x{n}", model_name="m", temperature="1") for n in range(others)]
     shuffled = random.Random(1).sample(windows, len(windows))
@@ -56,9 +64,7 @@ def test_selected_windows_are_read_in_order_of_start(store: Store, others: int) 
     in_order = sorted(windows + extra, key=lambda w: (w.start, w.series.target))
     for selection in SELECTIONS:
         expected = [
-            window
-            for window in in_order
-            if all(getattr(window.series, name) == value for name, value in selection.items())
+            window for window in in_order if selection.items() <= named(window.series).items()
         ]
         assert read(store, **selection) == expected, selection
 
@@ -137,23 +143,25 @@ def test_targets_lists_the_watched_models(url: str, open_store: OpenStore) -> No
     left.write([batch(minute(T0, temperature="0"))], now=0)
     right.write([batch(minute(T0, daemon="right", target="a"))], now=0)
     assert left.targets() == [
-        WatchedModel("right", "a", "llama", ("all",), T0, T0),
-        WatchedModel("left", "chat", "llama", ("0", "all"), T0, T0 + 660),
+        WatchedModel("right", "a", "llama", T0, T0),
+        WatchedModel("left", "chat", "llama", T0, T0 + 660),
     ]
 
 
-def test_segments_are_read_only_where_they_are_asked_for(store: Store) -> None:
-    labels = ("0", "all", "output=text")
+def test_segments_are_selected_by_dimension_and_value(store: Store) -> None:
+    labels = ("all", "output=schema", "output=text", "0")
     store.write([batch(*(minute(T0, temperature=label) for label in labels))], now=0)
     known = {
-        name: [window.series.temperature for window in read(store, **selection)]
+        name: [window.series.segment for window in read(store, **selection)]
         for name, selection in {
-            "usual": {}, "all": {"segments": True}, "one": {"temperature": "output=text"},
+            "every": {}, "all": {"dimension": "all"}, "kind": {"dimension": "output"},
+            "one": {"dimension": "output", "value": "text"},
         }.items()
     }  # fmt: skip
-    assert known == {"usual": ["0", "all"], "all": list(labels), "one": ["output=text"]}
-    (watched,) = store.targets()
-    assert watched.temperatures == ("0", "all")
+    every = list(map(segment, labels))
+    assert known == {
+        "every": every, "all": every[:1], "kind": every[1:3], "one": [segment("output=text")],
+    }  # fmt: skip
 
 
 @each_database

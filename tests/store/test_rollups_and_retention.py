@@ -38,7 +38,7 @@ def mixed_hour(start: int) -> list[Window]:
             engine_version="0.11.0" if n < 40 else "0.12.0",
         )
         for n in range(60)
-        for temperature in ("0", "all")
+        for temperature in ("all", "0")
     ]
 
 

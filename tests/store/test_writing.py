@@ -35,11 +35,11 @@ def test_any_window_and_cursor_is_read_equal(store: Store) -> None:
         window = msgspec.structs.replace(window, series=own)
         written.append(window)
         store.write([batch(window, cursor=cursor)], now=0)
-        assert read(store, target=own.target, segments=True) == [window]
+        assert read(store, target=own.target) == [window]
         assert store.cursors()[cursor.target] == cursor
 
     check()
-    assert len(read(store, segments=True)) == len(written)
+    assert len(read(store)) == len(written)
 
 
 @each_database

@@ -10,11 +10,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from specwatch.tap import Tap
-from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.middleware import App
-from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
-from specwatch.tap.settings import Settings
+from specwatch_tap import Tap
+from specwatch_tap.exchange import Message, Receive, Send
+from specwatch_tap.middleware import App
+from specwatch_tap.server_facts import Endpoint, Scope, ServerFacts
+from specwatch_tap.settings import Settings
 
 QUESTION = b'{"messages":[],"temperature":0.5}'
 STREAMED = b'{"messages":[],"temperature":0.5,"stream":true}'

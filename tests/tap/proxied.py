@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
+from specwatch.engines.sample_names import METRICS_PATHS
 from specwatch.runtime.http_server import HttpServer
-from specwatch.tap.proxy import ProxyApplication
-from specwatch.tap.settings import Settings
+from specwatch_tap.proxy import ProxyApplication
+from specwatch_tap.settings import Settings
 from tests.hostile import Behaviour, HostileServer, Visit
 
 LEARNED_FROM = ("/v1/models", "/metrics", "/props")
@@ -55,6 +56,7 @@ def proxy(
         url,
         CollectorRegistry() if registry is None else registry,
         settings=settings or Settings(),
+        metrics_paths=METRICS_PATHS,
         connect_timeout=connect_timeout,
         default_temperature=default_temperature,
         **more,

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from specwatch.tap.server_facts import Endpoint
+from specwatch_tap.server_facts import Endpoint
 
 DATA = Path(__file__).parents[1] / "data"
 USAGE = (DATA / "chat-stream-usage.sse").read_bytes()

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer
-from specwatch.tap.answer import FINISH_REASONS, ResponsePart
+from specwatch_tap import answer
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.answer import FINISH_REASONS, ResponsePart
 
 
 def read(**members: Any) -> ResponsePart:

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from specwatch.tap import exchange
-from specwatch.tap.exchange import Message
-from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.stream import StreamReader
+from specwatch_tap import exchange
+from specwatch_tap.exchange import Message
+from specwatch_tap.server_facts import Endpoint
+from specwatch_tap.stream import StreamReader
 from tests.tap.exchanges import (
     EVENTS,
     QUESTION,
@@ -164,7 +164,7 @@ def test_an_exchange_is_freed_without_the_garbage_collector(
             super().__init__(*given, **named)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr("specwatch.tap.middleware.Exchange", Weak)
+    monkeypatch.setattr("specwatch_tap.middleware.Exchange", Weak)
     gc.disable()
     try:
         visit(tapped(answering(*LONG, b"", headers=EVENTS), CollectorRegistry()), parts(body))

@@ -7,30 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import specwatch_tap
+
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import sys, msgspec, prometheus_client
 before = set(sys.modules)
-import specwatch.tap
+from specwatch_tap import Scheduler, Tap
 print(*(set(sys.modules) - before), sep="\\n")
 """
-OURS = {
-    "specwatch",
-    "specwatch.domain",
-    "specwatch.engines",
-    "specwatch.domain.draft_lengths",
-    "specwatch.domain.facts",
-    "specwatch.domain.model",
-    "specwatch.engines.acceptance",
-    "specwatch.engines.base",
-    "specwatch.engines.switch",
-    "specwatch.engines.switch_files",
-    "specwatch.engines.tap",
-    "specwatch.engines.vllm",
-    "specwatch.domain.segments",
-    "specwatch.domain.temperature",
-}
 
 
 def test_importing_the_tap_loads_nothing_that_vllm_does_not_bring() -> None:
@@ -38,12 +26,18 @@ def test_importing_the_tap_loads_nothing_that_vllm_does_not_bring() -> None:
         [sys.executable, "-I", "-c", SCRIPT], stdout=subprocess.PIPE, text=True, check=True
     )
     loaded = set(ran.stdout.split())
-    assert "specwatch.tap.middleware" in loaded
-    ours = {module for module in loaded if module.partition(".")[0] == "specwatch"}
-    assert {one for one in ours if not one.startswith("specwatch.tap")} == OURS
-    assert not ours & {"specwatch.tap.proxy", "specwatch.tap.upstream"}
-    others = {module.partition(".")[0] for module in loaded - ours}
+    assert {"specwatch_tap.middleware", "specwatch_tap.scheduler"} <= loaded
+    assert not loaded & {"specwatch_tap.proxy", "specwatch_tap.upstream"}
+    others = {module.partition(".")[0] for module in loaded} - {"specwatch_tap"}
     assert others <= sys.stdlib_module_names | {"msgspec", "prometheus_client"}
+
+
+def test_the_classes_have_the_names_that_vllm_gets() -> None:
+    for name in (specwatch_tap.MIDDLEWARE, specwatch_tap.SCHEDULER):
+        module, _, member = name.rpartition(".")
+        assert (module, getattr(specwatch_tap, member).__name__) == ("specwatch_tap", member)
+    with pytest.raises(AttributeError, match="'specwatch_tap' has no attribute 'Tape'"):
+        specwatch_tap.Tape  # noqa: B018
 
 
 UNUSED = {"aiohttp", "jinja2", "specwatch.pages"}
@@ -59,7 +53,8 @@ def imported(module: str) -> set[str]:
     while waiting:
         name = waiting.pop()
         known.add(name)
-        source = ROOT / name.replace(".", "/")
+        base = ROOT / "tap" if name.partition(".")[0] == "specwatch_tap" else ROOT
+        source = base / name.replace(".", "/")
         file = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
         if file.exists():
             waiting |= _named(file.read_text()) | {name.rpartition(".")[0] or name}
@@ -78,5 +73,5 @@ def _named(source: str) -> set[str]:
 def test_a_daemon_loads_neither_the_proxy_s_client_nor_templates() -> None:
     for module in ("specwatch.daemon.daemon", "specwatch.cli.tap"):
         assert imported(module) & UNUSED == set()
-    assert imported("specwatch.tap.proxy") >= {"aiohttp"}
+    assert imported("specwatch_tap.proxy") >= {"aiohttp"}
     assert imported("specwatch.pages.status_html") >= {"specwatch.pages"}

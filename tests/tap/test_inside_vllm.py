@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.tap.server_facts import Endpoint, InsideVllm, ServerFacts
+from specwatch_tap.server_facts import Endpoint, InsideVllm, ServerFacts
 from tests.tap.exchanges import scope
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS

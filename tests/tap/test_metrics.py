@@ -10,13 +10,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from specwatch.domain import histogram
 from specwatch.domain.model import Series
 from specwatch.domain.tap_keys import METHODS
-from specwatch.engines.acceptance import Acceptance
-from specwatch.engines.tap import TAP
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap.metrics import BOUNDS, STAGES, TapCounters
-from specwatch.tap.outcome import RequestOutcome
-from specwatch.tap.server_facts import ServerFacts
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.families import TAP
+from specwatch_tap.metrics import BOUNDS, STAGES, TapCounters
+from specwatch_tap.outcome import RequestOutcome
+from specwatch_tap.server_facts import ServerFacts
+from tests.segments import segment
 
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))
 ALL = RequestOutcome(
@@ -39,7 +40,7 @@ def counted(*outcomes: RequestOutcome, bucket: str = "(0,0.3]") -> dict[str, flo
     for series, value in page(registry).items():
         if series.part == "bucket" or series.quantity == "tap_failures":
             continue
-        assert (series.model_name, series.temperature, series.engine) == ("tiny", bucket, "")
+        assert (series.model_name, series.segment, series.engine) == ("tiny", segment(bucket), "")
         values[" ".join(filter(None, (series.quantity, series.part, series.key)))] = value
     return values
 
@@ -128,7 +129,7 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     for known in TAP:
         family = collected[known.exposed]
         assert (family.type, family.documentation) == (known.kind, known.help)
-        expected = {"model_name", "temperature"} if known.by_temperature else set()
+        expected = {"model_name", *known.segment_labels} if known.segment_labels else set()
         expected |= {known.label} if known.label else set()
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == expected
@@ -181,7 +182,7 @@ def test_odd_names_survive_the_page() -> None:
         ServerFacts('a"b\\c\nd é'), ">1", RequestOutcome(finish_reason="stop")
     )
     requests = [series for series in page(registry) if series.quantity == "requests"]
-    assert [(series.model_name, series.temperature) for series in requests] == [
+    assert [(series.model_name, series.segment.value) for series in requests] == [
         ('a"b\\c\nd é', ">1")
     ]
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from specwatch.tap import Tap, exchange
-from specwatch.tap.exchange import Message, Receive, RequestRoom, Send
-from specwatch.tap.metrics import TapCounters
-from specwatch.tap.middleware import App
-from specwatch.tap.server_facts import Scope
+from specwatch_tap import Tap, exchange
+from specwatch_tap.exchange import Message, Receive, RequestRoom, Send
+from specwatch_tap.metrics import TapCounters
+from specwatch_tap.middleware import App
+from specwatch_tap.server_facts import Scope
 from tests.tap.exchanges import (
     DISCONNECT,
     EVENTS,
@@ -514,14 +514,14 @@ def fail(*_: Any, **__: Any) -> None:
 
 
 IN_TWO = answering(USAGE[:50], USAGE[50:])
-READ = "specwatch.tap.answer.read"
+READ = "specwatch_tap.answer.read"
 FAILURES: dict[str, tuple[str, App, str, bool]] = {
     "facts": ("tests.tap.exchanges.Known.facts", streaming, "request", False),
-    "reading a request": ("specwatch.tap.request_options.read", streaming, "request", False),
-    "writing a request": ("specwatch.tap.request_options.with_usage", streaming, "request", False),
-    "beginning a stream": ("specwatch.tap.exchange.StreamReader", streaming, "response", False),
-    "beginning a response": ("specwatch.tap.exchange.WholeReader", IN_TWO, "response", False),
-    "a stream": ("specwatch.tap.stream.StreamReader.feed", streaming, "response", False),
+    "reading a request": ("specwatch_tap.request_options.read", streaming, "request", False),
+    "writing a request": ("specwatch_tap.request_options.with_usage", streaming, "request", False),
+    "beginning a stream": ("specwatch_tap.exchange.StreamReader", streaming, "response", False),
+    "beginning a response": ("specwatch_tap.exchange.WholeReader", IN_TWO, "response", False),
+    "a stream": ("specwatch_tap.stream.StreamReader.feed", streaming, "response", False),
     "reading an event": (READ, streaming, "response", False),
     "reading a response": (READ, IN_TWO, "response", False),
     "reading a response to change it": (READ, IN_TWO, "response", True),

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain import tap_keys
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer
-from specwatch.tap.outcome import ObservedRequest, RequestOutcome
-from specwatch.tap.request_options import RequestOptions
-from specwatch.tap.server_facts import Endpoint, ServerFacts
-from specwatch.tap.stream import StreamReader
+from specwatch_tap import answer
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.outcome import ObservedRequest, RequestOutcome
+from specwatch_tap.request_options import RequestOptions
+from specwatch_tap.server_facts import Endpoint, ServerFacts
+from specwatch_tap.stream import StreamReader
 from tests.tap.streams import DATA, Stream, events_of
 
 CHAT = Endpoint.CHAT

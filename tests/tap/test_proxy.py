@@ -17,11 +17,12 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
+from specwatch.engines.sample_names import METRICS_PATHS
 from specwatch.runtime.http_server import HttpServer
-from specwatch.tap import proxy as tap_proxy
-from specwatch.tap.proxy import ProxyApplication, _Forward
-from specwatch.tap.settings import Settings
-from specwatch.tap.upstream import Upstream as Learner
+from specwatch_tap import proxy as tap_proxy
+from specwatch_tap.proxy import ProxyApplication, _Forward
+from specwatch_tap.settings import Settings
+from specwatch_tap.upstream import Upstream as Learner
 from tests.fixtures import CERTIFICATE, KEY
 from tests.hostile import HostileServer, Visit, deaf_port, wait_for
 from tests.tap.exchanges import counts, scope, visit
@@ -54,7 +55,7 @@ def by_themselves(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Upstream, H
     But for that of its start: it is the one idle connection of the beginning.
     """
     monkeypatch.setattr(Learner, "learning", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("specwatch.tap.proxy._KEPT_IDLE", 300.0)
+    monkeypatch.setattr("specwatch_tap.proxy._KEPT_IDLE", 300.0)
     with Upstream() as upstream, proxy(upstream.url) as server:
         yield upstream, server
 
@@ -278,7 +279,9 @@ def test_what_cannot_be_sent_is_a_400(
 ) -> None:
     session: Any = Choking()
     url = "http://127.0.0.1:1"
-    app = ProxyApplication(url, CollectorRegistry(), settings=Settings())
+    app = ProxyApplication(
+        url, CollectorRegistry(), settings=Settings(), metrics_paths=METRICS_PATHS
+    )
     app.session = session
     of = scope("/x", method="GET", query_string=b"key=sk-secret")
     response = visit(app, itertools.repeat({"type": "http.request", "more_body": True}), of)

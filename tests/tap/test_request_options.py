@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.domain.temperature import Buckets
-from specwatch.tap import request_options
-from specwatch.tap.request_options import RequestOptions
-from specwatch.tap.server_facts import Endpoint
+from specwatch_tap import request_options
+from specwatch_tap.request_options import RequestOptions
+from specwatch_tap.server_facts import Endpoint
+from specwatch_tap.temperature import Buckets
 
 CHAT = Endpoint.CHAT
 MESSAGES = '"messages":[{"role":"user","content":"Hi"}]'

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch_tap import scheduler, switch, switch_files
+from specwatch_tap.orders import (
     ORDER_FILE,
     STATE_FILE,
     Order,
@@ -18,9 +18,8 @@ from specwatch.engines.switch import (
     decode,
     encode,
 )
-from specwatch.tap import scheduler, switch
-from specwatch.tap.scheduler import Scheduler
-from specwatch.tap.settings import SWITCH_DIRECTORY
+from specwatch_tap.scheduler import Scheduler
+from specwatch_tap.settings import SWITCH_DIRECTORY
 from tests.hostile import wait_for
 
 LOOKUP = [0, 4, 4, 2]
@@ -43,7 +42,7 @@ class OldScheduler:
 
 class SchedulerConfig:
     def __init__(self, made: type) -> None:
-        self.scheduler_cls: str | None = "specwatch.tap.scheduler.Scheduler"
+        self.scheduler_cls: str | None = "specwatch_tap.Scheduler"
         self._made = made
 
     def get_scheduler_cls(self) -> type:

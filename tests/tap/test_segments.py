@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from specwatch.domain.segments import checked_kinds, kind_of, order_of
+from specwatch.domain.buckets import order_of
+from specwatch.domain.model import TEMPERATURE
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap import Tap, segments, settings
-from specwatch.tap.middleware import App
-from specwatch.tap.segments import LEAST_REQUESTS, MOST_VALUES, FrequentValues
-from specwatch.tap.settings import Settings
+from specwatch_tap import Tap, segments, settings
+from specwatch_tap.middleware import App
+from specwatch_tap.segment_kinds import checked_kinds, prompt_length_label
+from specwatch_tap.segments import LEAST_REQUESTS, MOST_VALUES, FrequentValues
+from specwatch_tap.settings import Settings
+from tests.segments import segment
 from tests.tap.exchanges import EVENTS, Known, answering, parts, scope, visit
 
 DATA = Path(__file__).parents[1] / "data"
@@ -47,9 +50,9 @@ def segments_of(
 def drafts_of(registry: CollectorRegistry) -> dict[str, float]:
     """Drafts by segment, as the daemon reads them."""
     return {
-        series.temperature: value
+        f"{series.segment.dimension}={series.segment.value}": value
         for series, value in PageReader().read(generate_latest(registry)).items()
-        if series.quantity == "drafts" and kind_of(series.temperature)
+        if series.quantity == "drafts" and series.segment.dimension != TEMPERATURE
     }
 
 
@@ -208,7 +211,19 @@ def test_segments_in_order() -> None:
         "output=text", "prompt_length=unknown", "prompt_length=16385+", "prompt_length=1-256",
         "prompt_length=257-2048", "output=schema",
     ]  # fmt: skip
-    assert sorted(labels, key=order_of) == [
+    assert sorted(labels, key=lambda label: order_of(segment(label))) == [
         "output=schema", "output=text", "prompt_length=1-256", "prompt_length=257-2048",
         "prompt_length=16385+", "prompt_length=unknown",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label"),
+    [
+        (0, "1-256"), (256, "1-256"), (257, "257-2048"), (2048, "257-2048"), (2049, "2049-8192"),
+        (8192, "2049-8192"), (8193, "8193-16384"), (16_384, "8193-16384"),
+        (16_385, "16385+"), (10**7, "16385+"), (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_the_class_of_a_prompt(tokens: int | None, label: str) -> None:
+    assert prompt_length_label(tokens) == label

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer
-from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
+from specwatch_tap import answer
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.server_facts import Endpoint
+from specwatch_tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
 cuts = st.lists(st.integers(0, 3000), max_size=12)
@@ -366,7 +366,7 @@ def test_an_unexpected_error_is_kept_and_the_event_passes(monkeypatch: pytest.Mo
     reading = reader(usage=True)
     events = events_of(USAGE)
     before = [reading.feed(event, 0.0) for event in events[:-2]]
-    monkeypatch.setattr("specwatch.tap.answer.read", fail)
+    monkeypatch.setattr("specwatch_tap.answer.read", fail)
     after = [reading.feed(event, 0.0) for event in events[-2:]]
     assert b"".join(before + after) == USAGE
     assert isinstance(reading.broke, ZeroDivisionError)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch_tap import switch_files
+from specwatch_tap.orders import (
     LARGEST,
     ORDER_FILE,
     STATE_FILE,
@@ -22,7 +22,7 @@ from specwatch.engines.switch import (
     encode,
     objection,
 )
-from specwatch.tap.switch import Switch, lookup_of, schedule_of
+from specwatch_tap.switch import Switch, lookup_of, schedule_of
 
 LAUNCH = SwitchState(server="", launch_draft_tokens=4, launch_schedule=((1, 4),))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch_tap import Tap, settings, switch_files
+from specwatch_tap.orders import (
     ORDER_FILE,
     PATH,
     STATE_FILE,
@@ -21,9 +21,8 @@ from specwatch.engines.switch import (
     encode,
     schedule_number,
 )
-from specwatch.tap import Tap, settings
-from specwatch.tap.settings import Settings
-from specwatch.tap.switch_route import SwitchRoute
+from specwatch_tap.settings import Settings
+from specwatch_tap.switch_route import SwitchRoute
 from tests.tap.exchanges import DISCONNECT, Visit, answering, parts, scope, visit
 
 TOKEN = "0123456789abcdef"

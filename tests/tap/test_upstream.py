@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from specwatch.tap import upstream as module
-from specwatch.tap.proxy import client_session
-from specwatch.tap.server_facts import Endpoint, ServerFacts
-from specwatch.tap.upstream import Upstream
+from specwatch.engines.sample_names import METRICS_PATHS
+from specwatch_tap import upstream as module
+from specwatch_tap.proxy import client_session
+from specwatch_tap.server_facts import Endpoint, ServerFacts
+from specwatch_tap.upstream import Upstream
 from tests.hostile import HostileServer, Visit, deaf_port
 from tests.pages import faithful
 from tests.simulated_llama import MODEL, SimulatedLlama
@@ -56,7 +57,7 @@ def learned(
     url: str, temperature: float | None = None, *, connect_timeout: float = 10.0
 ) -> tuple[bool, ServerFacts]:
     async def look() -> tuple[bool, ServerFacts]:
-        upstream = Upstream(url, temperature)
+        upstream = Upstream(url, temperature, metrics_paths=METRICS_PATHS)
         async with client_session(connect_timeout) as session:
             answered = await upstream.learn(session)
         return answered, upstream.facts({}, Endpoint.CHAT)
@@ -230,7 +231,7 @@ def test_a_second_look_sees() -> None:
     async def look_thrice(url: str, title: str) -> None:
         before, change, expected = SECOND_LOOKS[title]
         pages.pages = before
-        upstream = Upstream(url)
+        upstream = Upstream(url, metrics_paths=METRICS_PATHS)
         async with client_session(10.0) as session:
             assert await upstream.learn(session), title
             pages.pages = {**before, **change}
@@ -277,7 +278,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def keeps_learning(url: str, step: Step) -> None:
     async def run() -> None:
-        upstream = Upstream(url)
+        upstream = Upstream(url, metrics_paths=METRICS_PATHS)
         async with client_session(1.0) as session, upstream.learning(session):
             await step(upstream)
 

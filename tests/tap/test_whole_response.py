@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer, whole_response
-from specwatch.tap.answer import ResponsePart
-from specwatch.tap.whole_response import TAIL, WholeReader
+from specwatch_tap import answer, whole_response
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.answer import ResponsePart
+from specwatch_tap.whole_response import TAIL, WholeReader
 from tests.tap.streams import DATA, RECORD, chunked, some_text
 
 CHAT = (DATA / "chat-response.json").read_bytes()

@@ -10,10 +10,11 @@ import msgspec
 
 from specwatch.config.rules import Condition, Rule, Slo
 from specwatch.domain.breakeven import Assessment, assumed_speedup
-from specwatch.domain.model import Environment, Histogram, Mode, SeriesId, Tally, Window
+from specwatch.domain.model import ALL, Environment, Histogram, Mode, SeriesId, Tally, Window
 from specwatch.domain.sample import total
 from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
 from specwatch.rules.judge import Judge
+from tests.segments import segment
 from tests.web.statuses import NOW, minute
 
 START = 1_699_999_980
@@ -86,7 +87,7 @@ def unlike(since: float | None = None) -> TargetDecision:
 def change(verdict: str = "breach", **changes: object) -> Decision:
     """A change of a verdict as it is stored."""
     made = Decision(
-        "left", "chat", "llama", "all", "too-slow", NOW - 60, verdict, "critical", "alert",
+        "left", "chat", "llama", ALL, "too-slow", NOW - 60, verdict, "critical", "alert",
         {"readings": []},
     )  # fmt: skip
     return replace(made, **changes)
@@ -111,7 +112,7 @@ def _minute(
     buckets = [
         msgspec.structs.replace(
             whole,
-            series=SeriesId("left", target, model_name, label),
+            series=SeriesId("left", target, model_name, segment(label)),
             tally=msgspec.structs.replace(
                 whole.tally, drafts=50, draft_tokens=200, accepted_tokens=accepted, tpot=None
             ),

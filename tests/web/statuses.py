@@ -16,6 +16,7 @@ from specwatch.runtime.http_server import HttpServer
 from specwatch.status import DaemonStatus, LeaseStatus, StoreStatus, TargetStatus
 from specwatch.web import api, exporter
 from tests.report import sample
+from tests.segments import segment
 
 NOW = 1_700_000_040.0
 """Some time inside a minute that began 20 s before."""
@@ -38,7 +39,7 @@ def minute(
 ) -> Window:
     """A minute in which of four drafted tokens two were accepted, whatever the number of drafts."""
     return Window(
-        series=SeriesId("left", target, model_name, temperature),
+        series=SeriesId("left", target, model_name, segment(temperature)),
         start=start,
         length=60,
         mode=mode,

@@ -234,10 +234,11 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
         (WINDOWS, {"since": NOW - 3600, "until": NOW, "length": 60, "limit": 10_001}),
         (
             f"{WINDOWS}?since=30m&until=1700000000.5&length=3600&limit=7&target=a%20b&model_name=m"
-            "&temperature=(0%2C0.3]&daemon=left",
+            "&dimension=temperature&value=(0%2C0.3]&daemon=left",
             {
                 "since": NOW - 1800, "until": 1_700_000_000.5, "length": 3600, "limit": 8,
-                "target": "a b", "model_name": "m", "temperature": "(0,0.3]", "daemon": "left",
+                "target": "a b", "model_name": "m", "dimension": "temperature",
+                "value": "(0,0.3]", "daemon": "left",
             },
         ),
         (DECISIONS, {"since": NOW - DAY, "until": NOW, "limit": 1001}),

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from specwatch.config.rules import Condition, Rule, Slo
-from specwatch.domain.model import Histogram
+from specwatch.domain.model import ALL, Histogram
 from specwatch.rules.attribution import ChangeCause, Factor
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.objectives import SloBook
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus
 from specwatch.web import metric_subjects
+from tests.segments import segment
 from tests.web.decided import SLO, decided
 from tests.web.exported import samples
 from tests.web.statuses import NOW, daemon, target
@@ -53,7 +54,8 @@ def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
             FULL,
             {
                 "speedup_ratio": about({
-                    (*CHAT, "all"): 2.0, (*CHAT, "0"): 8 / 3, (*CHAT, ">1"): 0.8,
+                    ("all", *CHAT, "all"): 2.0, ("temperature", *CHAT, "0"): 8 / 3,
+                    ("temperature", *CHAT, ">1"): 0.8,
                 }),
                 "break_even_acceptance_ratio": about({("3-4", *CHAT): 0.125}),
                 "step_cost_ratio": about({("3-4", *CHAT): 1.5}),
@@ -113,7 +115,7 @@ def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
         ),
         pytest.param(
             of_decision(decided(rules=(EITHER,))),
-            {"rule_value": {("acceptance_ratio", "llama", "either", "chat", "all"): 0.5}},
+            {"rule_value": {("all", "acceptance_ratio", "llama", "either", "chat", "all"): 0.5}},
             id="a rule of several conditions shows the one that is met",
         ),
     ],
@@ -132,10 +134,10 @@ def test_a_breach_that_has_ended_is_not_pending() -> None:
 
 def test_the_likely_cause_of_a_breach_is_exported_while_it_lasts() -> None:
     likely = ChangeCause(Factor.LOAD, -0.5, -0.6, 0.97, "running requests rose from 3.0 to 9.1")
-    causes = {(name, "llama", "all"): likely for name in ("too-slow", "fine")}
+    causes = {(name, "llama", ALL): likely for name in ("too-slow", "fine")}
     status = of_decision(replace(decided(), causes=causes))
     assert samples(status, "specwatch_rule_cause_ratio") == {
-        (likely.sentence, "llama", "too-slow", "chat", "all"): 0.97
+        (likely.sentence, "all", "llama", "too-slow", "chat", "all"): 0.97
     }
 
 
@@ -185,9 +187,9 @@ def test_however_many_findings_there_are_breaches_are_shown(
     """And some in each target, however many targets there are."""
     monkeypatch.setattr(metric_subjects, "MOST_SERIES", most)
     findings = {finding.rule.name: finding for finding in decided().findings}
-    many = [replace(findings["fine"], temperature=f"t{number}") for number in range(300)]
+    many = [replace(findings["fine"], segment=segment(f"t{number}")) for number in range(300)]
     status = of_decision(TargetDecision(findings=(*many, findings["too-slow"])))
     values = samples(status, "specwatch_rule_verdict")
     assert len(values) == shown
-    assert values["llama", "too-slow", "chat", "all"] == 1
+    assert values["all", "llama", "too-slow", "chat", "all"] == 1
     assert samples(status, "specwatch_series_left_out") == {("chat",): 301 - shown}

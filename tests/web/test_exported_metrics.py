@@ -27,7 +27,8 @@ from tests.web.exported import page, samples
 from tests.web.statuses import NOW, daemon, minute, of_tap, target, whole
 
 START = 1_699_999_980
-SERIES, MODEL, TARGET = ("llama", "chat", "all"), ("llama", "chat"), ("chat",)
+SERIES, MODEL, TARGET = ("all", "llama", "chat", "all"), ("llama", "chat"), ("chat",)
+COLD = ("temperature", *MODEL, "0")
 
 
 def shown(*windows: Any, **changes: Any) -> DaemonStatus:
@@ -78,7 +79,7 @@ UNKNOWN = shown(
                 "acceptance_ratio": {SERIES: 0.5},
                 "acceptance_length": {SERIES: 3.0},
                 "position_acceptance_ratio": {
-                    ("llama", str(position), "chat", "all"): ratio
+                    ("all", "llama", str(position), "chat", "all"): ratio
                     for position, ratio in enumerate((1.0, 0.75, 0.25, 0.0))
                 },
                 "accepted_length_drafts": {
@@ -91,9 +92,9 @@ UNKNOWN = shown(
         pytest.param(
             BOTH,
             {
-                "drafts_per_second": {SERIES: pytest.approx(100 / 120), (*MODEL, "0"): 0.5},
+                "drafts_per_second": {SERIES: pytest.approx(100 / 120), COLD: 0.5},
                 "requests_per_second": {
-                    SERIES: pytest.approx(9 / 120), (*MODEL, "0"): pytest.approx(9 / 120),
+                    SERIES: pytest.approx(9 / 120), COLD: pytest.approx(9 / 120),
                 },
                 "generation_tokens_per_second": {SERIES: 3.0},
                 "running_requests": {MODEL: 2.5},
@@ -213,9 +214,9 @@ def test_speculation_is_one_or_zero(mode: Mode, value: int) -> None:
 def test_a_quantile_beyond_the_last_bound_is_infinite_and_without_bounds_unknown() -> None:
     beyond = shown(minute(START, ttft=Histogram((0.1,), (1, 9), 99.0)))
     latency = samples(beyond, "specwatch_latency_seconds")
-    assert latency["ttft", "llama", "0.99", "chat", "all"] == math.inf
+    assert latency["all", "ttft", "llama", "0.99", "chat", "all"] == math.inf
     mean = shown(minute(START, ttft=Histogram((), (60,), 2.0)))
-    assert {labels[0] for labels in samples(mean, "specwatch_latency_seconds")} == {"tpot"}
+    assert {labels[1] for labels in samples(mean, "specwatch_latency_seconds")} == {"tpot"}
 
 
 def test_labels_of_a_target_are_on_its_info_alone() -> None:

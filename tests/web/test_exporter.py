@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from specwatch.config.rules import Slo
 from specwatch.domain.draft_lengths import DraftLengths
 from specwatch.domain.interval import Interval
-from specwatch.domain.model import Histogram, Mode, Source
+from specwatch.domain.model import ALL, Histogram, Mode, Source
 from specwatch.domain.ranks import Rank
 from specwatch.domain.switchback import Grouping
 from specwatch.domain.switchback_results import ExperimentStatus, GroupResults
@@ -45,6 +45,7 @@ from specwatch.status import (
 )
 from specwatch.web import exporter, metric_subjects
 from tests.plugins.golden import Golden
+from tests.segments import segment
 from tests.web.decided import SLO, decided
 from tests.web.exported import page, samples
 from tests.web.statuses import HOSTILE, NOW, daemon, minute, of_tap, target, whole
@@ -67,34 +68,35 @@ def varying(decision: TargetDecision) -> TargetDecision:
     return replace(decision, models={"llama": model})
 
 
-SEGMENT = "output=text"
+SEGMENT = segment("output=text")
 
 
 def _decided_by_segment() -> TargetDecision:
     """What is decided of all is decided of a segment, too."""
     decision = decided(slos=(SLO, PACE))
     model = decision.models["llama"]
-    by_segment = {SEGMENT: model.assessment.buckets["0"]}
+    by_segment = {SEGMENT: model.assessment.segments[segment("0")]}
     return replace(
         decision,
         models={"llama": replace(model, assessment=replace(model.assessment, segments=by_segment))},
         findings=(
             *decision.findings,
-            *(replace(one, temperature=SEGMENT) for one in decision.findings),
+            *(replace(one, segment=SEGMENT) for one in decision.findings),
         ),
-        causes={("too-slow", "llama", where): LIKELY for where in ("all", SEGMENT)},
+        causes={("too-slow", "llama", where): LIKELY for where in (ALL, SEGMENT)},
     )
 
 
 TIMED = msgspec.structs.replace(whole().tally, tpot=Histogram((), (40,), 0.8))
 FULL = daemon(
     target(
-        segments=(
+        recent=(
+            whole(),
+            of_tap(START, "(0,0.3]", drafts=80, of=80, server=100),
             msgspec.structs.replace(
-                of_tap(START, SEGMENT, drafts=80, of=80, server=100), tally=TIMED
+                of_tap(START, "output=text", drafts=80, of=80, server=100), tally=TIMED
             ),
         ),
-        recent=(whole(), of_tap(START, "(0,0.3]", drafts=80, of=80, server=100)),
         tap=TapStatus(
             Source.TAP,
             models={"llama": Coverage(Source.TAP, 80, 100, {"record": 5}, {"several": 2})},
@@ -264,7 +266,7 @@ def test_a_target_of_many_models_leaves_room_for_the_others(
     share = 200
     rates = samples(status, "specwatch_acceptance_ratio")
     assert len(rates) == share + 1
-    assert ("llama", "chat", "all") in rates
+    assert ("all", "llama", "chat", "all") in rates
     assert len(samples(status, "specwatch_speculation_enabled")) == share + 1
     for name in ("running_requests", "drafts_per_second"):
         assert len(samples(status, f"specwatch_{name}")) == share + 1
@@ -282,9 +284,9 @@ def test_long_names_are_cut_and_stay_apart() -> None:
     )
     rates = samples(status, "specwatch_acceptance_ratio")
     assert len(rates) == 2
-    assert all(len(labels[0]) == 200 for labels in rates)
+    assert all(len(labels[1]) == 200 for labels in rates)
     enabled = samples(status, "specwatch_speculation_enabled")
-    assert {labels[0] for labels in enabled} == {labels[0] for labels in rates}
+    assert {labels[0] for labels in enabled} == {labels[1] for labels in rates}
 
 
 def test_each_of_many_targets_is_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL, Mode
 from specwatch.status import Recent
+from tests.segments import segment
 from tests.web.statuses import minute
 
 T0 = 1_700_000_040 // 60 * 60
@@ -117,5 +118,5 @@ def test_sums_of_all_temperatures_come_before_those_of_buckets() -> None:
     """Where not all of them can be exported, they are what is left."""
     recent = Recent()
     recent.add([minute(T0, temperature="0"), minute(T0), minute(T0, model_name="n")])
-    series = [one.series.temperature for one in recent.merged()]
-    assert series == ["all", "all", "0"]
+    series = [one.series.segment for one in recent.merged()]
+    assert series == [ALL, ALL, segment("0")]

@@ -38,6 +38,7 @@ from specwatch.store.guard_records import StepRecord
 from tests.plugins.golden import Golden
 from tests.report import page
 from tests.report.page import Element
+from tests.segments import segment
 from tests.web.decided import change, decided, unlike
 from tests.web.statuses import NOW, STANDBY, Surface, daemon, minute, of_tap, target
 
@@ -71,7 +72,7 @@ def with_all(surface: Surface) -> None:
     surface.status = daemon(
         target(
             decision=decided(), guard=GuardStatus("act", state, ours=True), tap=seen,
-            segments=(segment,), labels={"zone": "a"}, configured_group="chatters",
+            recent=(minute(START), segment), labels={"zone": "a"}, configured_group="chatters",
             experiment=ExperimentStatus(arm="0", episodes=7, best="2", speedups=arms),
         ),
         target("guessed", decision=decided(measured=False, target="guessed")),
@@ -231,7 +232,7 @@ def test_it_says_plainly_what_is_known_and_what_is_not(surface: Surface, golden:
 def test_the_answer_comes_before_the_figures_it_rests_on(surface: Surface) -> None:
     with_all(surface)
     root = read(surface)
-    assert root.words.index("Speculation pays") < root.words.index("By temperature")
+    assert root.words.index("Speculation pays") < root.words.index("By segment")
     assert root.count("h1") == 1
 
 
@@ -269,10 +270,10 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
 @pytest.mark.parametrize(
     ("minutes", "words"),
     [
-        ((0, 1, 2), "By temperature, last 3 min with speculation. "),
-        ((0, 1, 10, 29), "By temperature, 4 min with speculation within 30 min. "),
-        ((28, 29), "By temperature, 2 min with speculation, which ended 29 min ago. "),
-        ((20, 29), "By temperature, 2 min with speculation within 10 min, which ended 21 min ago."),
+        ((0, 1, 2), "By segment, last 3 min with speculation. "),
+        ((0, 1, 10, 29), "By segment, 4 min with speculation within 30 min. "),
+        ((28, 29), "By segment, 2 min with speculation, which ended 29 min ago. "),
+        ((20, 29), "By segment, 2 min with speculation within 10 min, which ended 21 min ago."),
     ],
 )
 def test_it_says_over_how_many_minutes_its_figures_are(
@@ -335,7 +336,7 @@ def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> Non
          of_tap(START, name, target=name, model_name=name, drafts=5, of=5, server=5)]
     )  # fmt: skip
     surface.verdicts = lambda **_: [
-        change(target=name, model_name=name, temperature=name, rule=name, verdict=name)
+        change(target=name, model_name=name, segment=segment(name), rule=name, verdict=name)
     ]
     surface.steps = lambda **_: [StepRecord(name, 1, NOW, name, name, name, name, name, {})]
     answer = surface.get("/")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.baseline import Baseline, BaselineKey, Origin, measured
 from specwatch.domain.counterfactual import Memory
-from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Gauges, Histogram, Mode, Tally
+from specwatch.domain.model import ALL, MINUTE, Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.history import PACED
@@ -91,7 +91,7 @@ def false_alarms(correlation: float, speedup: float, hours: int) -> int:
         del minutes[:-HISTORY]
         decisions = judge(
             RULE, _evidence(minutes, known, memory), target="t", model_name="m",
-            temperature=ALL_TEMPERATURES, before=before, draft_cost_ratio=0.1,
+            segment=ALL, before=before, draft_cost_ratio=0.1,
         )  # fmt: skip
         was = before is not None and before.verdict is Verdict.BREACH
         alarms += decisions.verdict is Verdict.BREACH and not was

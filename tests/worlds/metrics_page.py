@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap.outcome import RequestOutcome
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.outcome import RequestOutcome
 from tests.worlds.serving import FIRST_TOKEN_TIMES, Counts, Engine, Histogram
 from tests.worlds.traffic import Request
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specwatch.domain.model import Series
+from specwatch.domain.model import ALL, Series
 from specwatch.scrape.exposition import PageReader
 from tests.worlds.scenarios import WORLDS
 from tests.worlds.servers import ServedWorld
@@ -66,7 +66,7 @@ def totals(page: str) -> dict[tuple[str, str, str], float]:
     values: dict[tuple[str, str, str], float] = {}
     for series, value in PageReader().read(page.encode()).items():
         assert isinstance(series, Series)
-        if not series.temperature:
+        if series.segment == ALL:
             values[series.quantity, series.part, series.key] = value
     return values
 
@@ -322,17 +322,17 @@ def test_the_tap_counts_what_it_covers() -> None:
     page = last(WORLDS["temperature"](1), 0.3)
     requests = Counter[bool]()
     for series, value in PageReader().read(page.encode()).items():
-        requests[bool(series.temperature)] += int(value) * (series.quantity == "requests")
+        requests[series.segment != ALL] += int(value) * (series.quantity == "requests")
     assert requests[True] == requests[False] > 0
     page = last(WORLDS["tap_partial"](1), 0.5)
     partly = PageReader().read(page.encode())
     by_temperature = {
-        series.temperature: value
+        series.segment.value: value
         for series, value in partly.items()
-        if series.quantity == "drafts" and series.temperature
+        if series.quantity == "drafts" and series.segment != ALL
     }
     assert set(by_temperature) == {"0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]"}
-    assert sum(by_temperature.values()) < 0.7 * partly[Series("drafts", "", "llama", "0", "", "")]
+    assert sum(by_temperature.values()) < 0.7 * partly[Series("drafts", "", "llama", "0", "")]
 
 
 def test_where_nobody_asks_anything_speculation_is_worth_nothing() -> None:

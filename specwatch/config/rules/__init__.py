@@ -10,9 +10,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, fi
 
 from specwatch.config.rules.defaults import DEFAULT_RULES
 from specwatch.config.rules.rule import (
-    EACH_TEMPERATURE,
-    NOT_BUCKETS,
-    POSITIVE_TEMPERATURES,
+    POSITIVE,
     Action,
     Condition,
     Rule,
@@ -30,11 +28,13 @@ from specwatch.config.sections import (
     unlike_names,
 )
 from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.model import TEMPERATURE
 from specwatch.domain.units import format_amount, format_duration, parse_duration, quoted
+from specwatch_tap.segment_kinds import UNKNOWN
 
 __all__ = [
-    "DEFAULT_RULES", "EACH_TEMPERATURE", "POSITIVE_TEMPERATURES", "Action", "Condition", "Rule",
-    "Rules", "Scope", "Severity", "Slo", "out_of_place",
+    "DEFAULT_RULES", "Action", "Condition", "Rule", "Rules", "Scope", "Severity", "Slo",
+    "out_of_place",
 ]  # fmt: skip
 
 
@@ -85,15 +85,16 @@ def out_of_place(
     problems: dict[KeyPath, str] = {}
     for index, rule in enumerate(rules.extra):
         path: KeyPath = ("extra", index, "scope")
-        pattern, temperature = rule.scope.target, rule.scope.temperature
+        pattern, value = rule.scope.target, rule.scope.value
         if targets and not any(fits(pattern, name) for name in targets):
             problems[(*path, "target")] = (
                 f"{quoted(pattern)} fits no target; {nearest(pattern, targets)}"
             )
-        if labels and temperature not in (*labels, *NOT_BUCKETS):
-            known = ", ".join((*labels, *NOT_BUCKETS))
-            problems[(*path, "temperature")] = (
-                f"{quoted(temperature)} is not a temperature bucket; use one of {known}"
+        known = (*labels, POSITIVE, UNKNOWN)
+        by_temperature = labels and rule.scope.dimension == TEMPERATURE
+        if by_temperature and not any(fits(value, label) for label in known):
+            problems[(*path, "value")] = (
+                f"{quoted(value)} is not a temperature bucket; use one of {', '.join(known)}"
             )
     return problems
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specwatch.config.rules.rule import POSITIVE_TEMPERATURES, Condition, Rule, Scope
-from specwatch.domain.model import UNJUDGED
+from specwatch.config.rules.rule import POSITIVE, Condition, Rule, Scope
+from specwatch.domain.model import TEMPERATURE, UNJUDGED
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(
@@ -98,7 +98,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
             Condition(metric="first_position_acceptance", below=0.02),
         ),
         combine="any", window="10m", min_drafts=1000,
-        scope=Scope(temperature=POSITIVE_TEMPERATURES),
+        scope=Scope(dimension=TEMPERATURE, value=POSITIVE),
     ),
     Rule(
         name="suspicious-output",

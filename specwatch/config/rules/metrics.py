@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from specwatch.domain.model import EVENTS
+from specwatch.domain.model import ALL, EVENTS
 
 
 class Measure(NamedTuple):
@@ -17,10 +17,8 @@ class Measure(NamedTuple):
     lowest: float
     highest: float
     help: str
-    by_temperature: bool = False
-    """Whether there is one for each temperature bucket too."""
-    by_segment: bool = False
-    """Whether there is one for each segment too."""
+    by: Literal["", "temperature", "any"] = ""
+    """The dimensions of whose segments there is one each, too."""
     has_interval: bool = False
     """Whether it comes with a confidence interval, all of which has to lie beyond a threshold."""
     needs_baseline: bool = False
@@ -32,6 +30,10 @@ class Measure(NamedTuple):
     read_from: Literal["speculating", "usable", "any_mode"] = "speculating"
     """Minutes that it is read from: all with speculation on, as drafts are exact counts at any
     time; only usable ones, as for times; or all of any mode."""
+
+    def known_of(self, dimension: str) -> bool:
+        """Whether there is one for each segment of a dimension, or for all requests."""
+        return dimension == ALL.dimension or self.by in ("any", dimension)
 
 
 _INFINITE = float("inf")
@@ -46,7 +48,7 @@ def _latencies() -> list[Measure]:
             measures.append(
                 Measure(
                     name, "seconds", 0.0, _INFINITE, f"{title}.",
-                    by_temperature=True, read_from="usable",
+                    by="temperature", read_from="usable",
                 )
             )  # fmt: skip
             measures.append(
@@ -65,7 +67,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "speedup_ratio", "ratio", 0.0, _INFINITE,
             "Measured speedup against the baseline at the same conditions.",
-            by_temperature=True, by_segment=True, has_interval=True, needs_baseline=True,
+            by="any", has_interval=True, needs_baseline=True,
             read_from="usable",
         ),
         Measure(
@@ -88,14 +90,14 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,
-            "Accepted tokens over draft tokens.", by_temperature=True, by_segment=True,
+            "Accepted tokens over draft tokens.", by="any",
             fixed_length=True,
         ),
         Measure(
             "speedup_ratio_assumed", "ratio", 0.0, _INFINITE,
             "Speedup that the acceptance and the target's draft_cost_ratio suggest, 1 at the"
             " assumed break-even; only while there is no baseline to measure it by.",
-            by_temperature=True, by_segment=True, instead_of="speedup_ratio", fixed_length=True,
+            by="any", instead_of="speedup_ratio", fixed_length=True,
         ),
         Measure(
             "acceptance_ratio_unmeasured", "ratio", 0.0, 1.0,
@@ -109,28 +111,27 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "acceptance_length", "tokens", 1.0, _INFINITE,
-            "Tokens of a speculative step, the bonus token included.", by_temperature=True,
-            by_segment=True, fixed_length=True,
+            "Tokens of a speculative step, the bonus token included.", by="any", fixed_length=True,
         ),
         Measure(
             "first_position_acceptance", "ratio", 0.0, 1.0,
             "Share of the drafts whose first token was accepted, whatever their length.",
-            by_temperature=True,
+            by="temperature",
         ),
         Measure(
             "request_acceptance_p10", "ratio", 0.0, 1.0,
-            "Acceptance rate that a tenth of the requests stays below.", by_temperature=True,
+            "Acceptance rate that a tenth of the requests stays below.", by="temperature",
             fixed_length=True,
         ),
         Measure(
             "request_acceptance_p50", "ratio", 0.0, 1.0,
-            "Median of the acceptance rates of requests.", by_temperature=True, fixed_length=True,
+            "Median of the acceptance rates of requests.", by="temperature", fixed_length=True,
         ),
         Measure(
             "request_speedup_p10_assumed", "ratio", 0.0, _INFINITE,
             "Speedup assumed of the acceptance rate that a tenth of the requests stays below; only"
             " while there is no baseline.",
-            by_temperature=True, instead_of="request_acceptance_p10", fixed_length=True,
+            by="temperature", instead_of="request_acceptance_p10", fixed_length=True,
         ),
         Measure(
             "losing_draft_share", "ratio", 0.0, 1.0,
@@ -140,7 +141,7 @@ MEASURES: Mapping[str, Measure] = {
         *_latencies(),
         Measure(
             "tpot_tail", "ratio", 1.0, _INFINITE, "P99 over P50 of TPOT.",
-            by_temperature=True, read_from="usable",
+            by="temperature", read_from="usable",
         ),
         Measure(
             "tpot_tail_ratio", "ratio", 0.0, _INFINITE,
@@ -170,7 +171,7 @@ MEASURES: Mapping[str, Measure] = {
             "loop_share", "ratio", 0.0, 1.0,
             "Share of the requests seen by a tap that look like a loop: nearly all of at least 100"
             " drafts accepted, and ended at the limit of length or for repetition.",
-            by_temperature=True, has_interval=True,
+            by="temperature", has_interval=True,
         ),
         Measure(
             "length_finish_excess", "ratio", 0.0, 1.0,

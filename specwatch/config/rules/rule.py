@@ -36,16 +36,12 @@ from specwatch.config.sections import (
     within,
 )
 from specwatch.config.yaml_file import KeyPath
-from specwatch.domain import segments
-from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
+from specwatch.domain.model import ALL, TEMPERATURE, Segment
 from specwatch.domain.units import format_amount, format_duration, parse_amount, quoted
+from specwatch_tap.segment_kinds import UNKNOWN, checked_kinds
 
-EACH_TEMPERATURE = "each"
-POSITIVE_TEMPERATURES = "positive"
-NOT_BUCKETS = (
-    ALL_TEMPERATURES, EACH_TEMPERATURE, POSITIVE_TEMPERATURES, UNKNOWN_TEMPERATURE,
-)  # fmt: skip
-"""What the temperature of a scope may be beside the label of a bucket."""
+POSITIVE = "positive"
+"""The value of a scope that means each temperature bucket above 0."""
 Severity = Literal["critical", "warning", "info"]
 Action = Literal["alert", "disable"]
 
@@ -177,38 +173,35 @@ class Scope(Section):
     """Names of targets."""
     model_name: str = "*"
     """Names of models."""
-    temperature: str = ALL_TEMPERATURES
-    """Label of a bucket, `all` for all together, `each` for each bucket by itself,
-    `positive` for each bucket above 0 by itself, or `unknown`."""
-    segment: str = ""
-    """[Segments](../tap.md#segments) by `KIND=VALUE`, such as `output=tool_call`, each by itself
-    in place of a temperature; `*` and `?` are wildcards in the value. Default: not by segment."""
+    dimension: str = ALL.dimension
+    """What requests are grouped by, each group judged by itself: `temperature`, or one of the
+    [segments](../tap.md#segments) of the tap. Default: all requests together."""
+    value: str = "*"
+    """Values of the dimension, such as `(0,0.3]` or `tool_call`; `*` and `?` are wildcards.
+    `positive` stands for each temperature bucket above 0, and only `unknown` for requests of which
+    the value is not known."""
 
-    @field_validator("temperature", mode="before")
+    @field_validator("value", mode="before")
     @classmethod
     def _label_of_a_number(cls, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return repr(float(value)).removesuffix(".0")
         return value
 
-    @field_validator("segment")
+    @field_validator("dimension")
     @classmethod
-    def _kind_and_value(cls, value: str) -> str:
-        if value:
+    def _known_dimension(cls, dimension: str) -> str:
+        if dimension not in (ALL.dimension, TEMPERATURE):
             try:
-                segments.checked_kinds([segments.kind_of(value) or value])
+                checked_kinds([dimension])
             except ValueError as error:
-                raise ValueError(f"{quoted(value)}: {error}, as in output=tool_call") from None
-            if not segments.value_of(value):
-                raise ValueError(f"{quoted(value)} has no value; give one, or * for each")
-        return value
+                raise ValueError(f"{error}, {TEMPERATURE} or {ALL.dimension}") from None
+        return dimension
 
     @model_validator(mode="after")
-    def _one_division(self) -> Self:
-        if self.segment and self.temperature != ALL_TEMPERATURES:
-            raise errors_at(
-                {("segment",): "is of all temperatures; give temperature or segment, not both"}
-            )
+    def _value_of_a_dimension(self) -> Self:
+        if self.value != "*" and self.dimension == ALL.dimension:
+            raise errors_at({("value",): "has no effect without a dimension; give one"})
         return self
 
     def takes_in(self, target: str, model_name: str | None = None) -> bool:
@@ -217,19 +210,13 @@ class Scope(Section):
             model_name is None or fits(self.model_name, model_name)
         )
 
-    def temperatures(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """What to judge, each by itself: ``all``, temperatures or segments of ``labels``."""
-        if self.segment:
-            return tuple(label for label in labels if fits(self.segment, label))
-        labels = [label for label in labels if not segments.kind_of(label)]
-        if self.temperature == ALL_TEMPERATURES:
-            return (ALL_TEMPERATURES,)
-        if self.temperature not in (EACH_TEMPERATURE, POSITIVE_TEMPERATURES):
-            return tuple(label for label in labels if label == self.temperature)
-        buckets = [label for label in labels if label not in NOT_BUCKETS]
-        if self.temperature == POSITIVE_TEMPERATURES:
-            buckets = [label for label in buckets if label.startswith(("(", ">"))]
-        return tuple(buckets)
+    def segments(self, known: Iterable[Segment]) -> list[Segment]:
+        """What to judge, each by itself, of the segments that there are."""
+        inside = [one for one in known if one.dimension == self.dimension]
+        if (self.dimension, self.value) == (TEMPERATURE, POSITIVE):
+            return [one for one in inside if one.value.startswith(("(", ">"))]
+        named = self.value == UNKNOWN
+        return [e for e in inside if fits(self.value, e.value) and (named or e.value != UNKNOWN)]
 
 
 @lru_cache(maxsize=4096)
@@ -267,7 +254,7 @@ class Rule(Section):
     min_requests: Limit = 0
     """Least requests in the window."""
     scope: Scope = Scope()
-    """Which targets, models and temperatures it applies to."""
+    """Which targets, models and segments it applies to."""
     severity: Severity = "warning"
     """Severity of its alerts."""
     action: Action = "alert"
@@ -294,7 +281,7 @@ class Rule(Section):
         written = _Written(value, ("conditions",), inline=False) if in_code else _written(value)
         try:
             rule = handler(written.data)
-            problems = dict(_at_odds(rule)) or dict(_without_temperature(rule))
+            problems = dict(_at_odds(rule)) or dict(_not_by_dimension(rule))
             if problems:
                 raise errors_at(problems)
         except ValidationError as error:
@@ -382,16 +369,9 @@ def _conflict(rule: Rule, first: Condition, second: Condition) -> str | None:
     return None
 
 
-def _without_temperature(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
-    for condition in rule.conditions if rule.scope.segment else ():
-        if not MEASURES[condition.metric].by_segment:
-            known = ", ".join(name for name, measure in MEASURES.items() if measure.by_segment)
-            yield ("scope", "segment"), f"{condition.metric} is not known by segment; use {known}"
-    if rule.scope.temperature == ALL_TEMPERATURES:
-        return
+def _not_by_dimension(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
+    by = rule.scope.dimension
     for condition in rule.conditions:
-        if not MEASURES[condition.metric].by_temperature:
-            yield (
-                ("scope", "temperature"),
-                f"{condition.metric} is not known by temperature; use all, or another metric",
-            )
+        if not MEASURES[condition.metric].known_of(by):
+            problem = f"{condition.metric} is not known by {by}; use all, or another metric"
+            yield ("scope", "dimension"), problem

@@ -65,7 +65,7 @@ def worst_first(selector: str) -> str:
     down = f"(100 * (min by (target) (specwatch_target_up{{{selector}}}) == bool 0) > 0)"
     loss = (
         "1 / min by (target, model_name)"
-        f' (specwatch_speedup_ratio{{{selector}, temperature="all"}}) - 1'
+        f' (specwatch_speedup_ratio{{{selector}, dimension="all"}}) - 1'
     )
     rest = of_each_model(f"0 * min by (target) (specwatch_target_up{{{selector}}}) - 10", selector)
     return (
@@ -95,20 +95,20 @@ def verdicts(selector: str) -> str:
 def temperature_order(query: str) -> str:
     """A query by temperature with a label ``order``, by which buckets sort as numbers do."""
     for pattern, order in (("(.*)", "3"), (">.*", "2"), ("[(](.*),.*", "1 $1"), ("0", "0")):
-        query = f'label_replace({query}, "order", "{order}", "temperature", "{pattern}")'
+        query = f'label_replace({query}, "order", "{order}", "value", "{pattern}")'
     return query
 
 
 def in_order(query: Any) -> list[Any]:
     """A query of one line for each temperature as three: Grafana keeps the order of queries, and
     Prometheus would put ``(0,0.3]`` before ``0``."""
-    if not isinstance(query, dict) or "{{temperature}}" not in query:
+    if not isinstance(query, dict) or "{{value}}" not in query:
         return [query]
     (expr,) = query.values()
     return [
-        {"{{temperature}}": re.sub("<< (buckets|lines) >>", rf"<< \1 >>, {matcher}", expr)}
-        for matcher in ('temperature="0"', 'temperature!~"0|all"', 'temperature="all"')
-        if matcher != 'temperature="all"' or "<< lines >>" in expr
+        {"{{value}}": re.sub("<< (buckets|lines) >>", rf"<< \1 >>, {matcher}", expr)}
+        for matcher in ('value="0"', 'value!~"0|all"', 'value="all"')
+        if matcher != 'value="all"' or "<< lines >>" in expr
     ]
 
 

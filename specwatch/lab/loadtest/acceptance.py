@@ -17,9 +17,9 @@ from specwatch.domain.acceptance import accepted_length_histogram
 from specwatch.domain.experiments import Acceptance, Estimate
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.domain.model import Tally
-from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.lab.loadtest.resampling import Pair, ratio_interval
 from specwatch.lab.loadtest.result_parts import estimate_of
+from specwatch_tap.acceptance import Acceptance as Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from specwatch.domain import baseline, buckets
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import sum_tallies
-from specwatch.domain.model import Gauges, Mode, Series, Tally
+from specwatch.domain.model import TEMPERATURE, Gauges, Mode, Segment, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
-from specwatch.domain.segments import kind_of
 from specwatch.errors import PageError, ScrapeReason
 from specwatch.lab.loadtest.engine import MeasuredModel
 from specwatch.lab.loadtest.requests import Answer
@@ -64,7 +63,7 @@ class Counts(NamedTuple):
     """Counts of the model between two looks, by temperature too if a tap counts."""
 
     tally: Tally
-    buckets: Mapping[str, Sequence[Tally]]
+    buckets: Mapping[Segment, Sequence[Tally]]
 
 
 class Meter:
@@ -84,10 +83,10 @@ class Meter:
             raise PageError(ScrapeReason.INCONSISTENT, "the engine was restarted meanwhile")
         parts = tally.parts_of(increments.values)
         problems: list[str] = []
-        by_temperature: dict[str, list[Tally]] = {}
-        for (_, temperature), series in buckets.by_bucket(parts.tap, problems).items():
-            if not kind_of(temperature):
-                by_temperature.setdefault(temperature, []).append(tally.tally_of(series, problems))
+        by_temperature: dict[Segment, list[Tally]] = {}
+        for (_, segment), series in buckets.by_bucket(parts.tap, problems).items():
+            if segment.dimension == TEMPERATURE:
+                by_temperature.setdefault(segment, []).append(tally.tally_of(series, problems))
         model = parts.models.get(self._engine.series_name, {})
         counted = tally.tally_of(model, problems)
         if problems:
@@ -128,7 +127,7 @@ class Stage:
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
         self.total = sum_tallies([self.total, *(count.tally for count in counts)])
-        tapped: dict[str, list[Tally]] = {}
+        tapped: dict[Segment, list[Tally]] = {}
         for count in counts:
             for temperature, parts in count.buckets.items():
                 tapped.setdefault(temperature, []).extend(parts)
@@ -137,7 +136,7 @@ class Stage:
         usual = _lengths(block.answers)
         inner = block.looks[1:-1]
         for (before, now), counted in zip(pairwise(inner), counts[1:-1], strict=True):
-            by_label = {label: counted.tally} if label is not None else by_tap
+            by_label = by_tap if label is None else {Segment(TEMPERATURE, label): counted.tally}
             sample = self._sample(before, now, counted.tally, by_label, usual)
             self.slices.append(Slice(sample, length, label))
 
@@ -146,7 +145,7 @@ class Stage:
         before: Look,
         now: Look,
         counted: Tally,
-        by_temperature: Mapping[str, Tally],
+        by_temperature: Mapping[Segment, Tally],
         usual: SentLengths | None,
     ) -> Sample:
         seconds = now.clock - before.clock
@@ -169,7 +168,7 @@ class Stage:
                 running_max=round(running / seconds),
             ),
             environment=self.engine.environment,
-            buckets=by_temperature,
+            segments={TEMPERATURE: by_temperature},
             closed_loop=True,
             usual=usual,
         )

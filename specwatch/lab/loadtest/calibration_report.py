@@ -70,14 +70,14 @@ def _assessment(assessed: Assessment) -> Json:
         "bins": [bin_view(load) for load in assessed.bins],
         "buckets": [
             {
-                "temperature": label,
+                "temperature": segment.value,
                 "share": bucket.share,
                 "acceptance_rate": bucket.acceptance_rate,
                 "speedup": bucket.speedup,
                 "verdict": _verdict(bucket.speedup),
             }
-            for label, bucket in sorted(
-                assessed.buckets.items(), key=lambda item: order_of(item[0])
+            for segment, bucket in sorted(
+                assessed.segments.items(), key=lambda item: order_of(item[0])
             )
         ],
         "best_k": None if best is None else {"k": best.k, "speedups": list(best.speedups)},

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from specwatch.domain.temperature import Buckets
 from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError
 from specwatch.lab.loadtest.calibration import Stage
@@ -19,6 +18,7 @@ from specwatch.lab.loadtest.requests import Ask
 from specwatch.lab.loadtest.result_parts import Note, Step
 from specwatch.lab.loadtest.server import Server
 from specwatch.wording.figures import counted
+from specwatch_tap.temperature import Buckets
 
 SLICES = 12
 """Slices of a stage at least; each is a point of the baseline."""

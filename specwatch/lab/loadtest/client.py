@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 
 from specwatch import __version__
-from specwatch.engines.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
 from specwatch.lab.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch_tap.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}

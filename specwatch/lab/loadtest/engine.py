@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specwatch.domain.baseline import BaselineKey
-from specwatch.domain.model import Environment, Mode, Series, Tally
+from specwatch.domain.model import ALL, Environment, Mode, Series, Tally
 from specwatch.engines import sample_names
 from specwatch.engines.base import Engine
 from specwatch.engines.sample_names import ENGINE_TITLES, mode_of
@@ -86,7 +86,7 @@ def engine_of(
         chosen,
         mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
-        tapped=any(series.temperature for series in parts.tap),
+        tapped=any(series.segment != ALL for series in parts.tap),
         engine=sample_names.engine_of(parts.models[names[chosen]]),
     )
     return replace(measured, busy=measured.busy_on(samples))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specwatch.engines.acceptance import Acceptance
+from specwatch_tap.acceptance import Acceptance
 
 
 class ErrorKind(enum.StrEnum):

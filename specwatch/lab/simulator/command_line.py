@@ -26,16 +26,16 @@ from specwatch.lab.simulator.settings import (
     SimulatedSpeculation,
 )
 from specwatch.lab.simulator.workload import PAIRS, SimulatedProfile, SimulatedTraffic, pairs
-from specwatch.tap import settings as tap_settings
-from specwatch.tap.scheduler import DATA_PARALLEL, Scheduler
 from specwatch.vllm_cli import config_file
 from specwatch.vllm_cli.command import Arguments, read_arguments, speculation_of
 from specwatch.vllm_cli.flags import FLAGS, by_spelling, flags_of, token_count
+from specwatch_tap import SCHEDULER
+from specwatch_tap import settings as tap_settings
+from specwatch_tap.scheduler import DATA_PARALLEL
 
 _log = structlog.get_logger(__name__)
 
 _DEFAULT = SimulatedSettings()
-_SCHEDULER = f"{Scheduler.__module__}.{Scheduler.__name__}"
 _Reader = Callable[[str], Any]
 _Schedule = Annotated[tuple[tuple[int, int, int], ...], msgspec.Meta(min_length=1)] | None
 
@@ -117,7 +117,7 @@ def _read_flags(words: Sequence[str]) -> Arguments:
     for option in merged.options:
         spelling = option.spelling + (f".{option.key}" if option.key else "")
         name = option.flag.name if option.flag is not None else None
-        if name not in _USED or (name == "--scheduler-cls" and option.value != _SCHEDULER):
+        if name not in _USED or (name == "--scheduler-cls" and option.value != SCHEDULER):
             _log.warning("simulated_flag_ignored", flag=spelling)
         elif option.flag is not None and option.flag.nargs != "0" and not option.values:
             following = "".join(merged.words[option.stop : option.stop + 1]) or "none"
@@ -137,7 +137,7 @@ def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:
     context = fields.get("max_model_len", _DEFAULT.max_model_len)
     default_cache = max(_DEFAULT.kv_cache_tokens, 2 * context)
     switch_directory = None
-    if flags.value("--scheduler-cls") == _SCHEDULER:
+    if flags.value("--scheduler-cls") == SCHEDULER:
         try:
             switch_directory = tap_settings.from_environment(os.environ).switch_directory
         except ValueError as error:

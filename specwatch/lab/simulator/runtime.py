@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
-from specwatch.engines.switch import Schedule
 from specwatch.lab.simulator.engine import SimulatedEngine
 from specwatch.lab.simulator.http_stats import SimulatedHttpStats
 from specwatch.lab.simulator.page import SimulatedPage
 from specwatch.lab.simulator.sequence import SimulatedSequence
 from specwatch.lab.simulator.settings import NEWEST, SimulatedSettings
 from specwatch.lab.simulator.workload import SimulatedRequest
-from specwatch.tap.scheduler import launch_state
-from specwatch.tap.switch import Switch, lookup_of
+from specwatch_tap.orders import Schedule
+from specwatch_tap.scheduler import launch_state
+from specwatch_tap.switch import Switch, lookup_of
 
 _SHORTEST_WAIT = 0.0005
 _LONGEST_WAIT = 0.05

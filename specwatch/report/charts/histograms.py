@@ -26,7 +26,7 @@ from specwatch.report.charts.drawing import (
     ticks,
     words,
 )  # fmt: skip
-from specwatch.report.model import Temperature
+from specwatch.report.model import ReportSegment
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
@@ -38,15 +38,15 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 _EDGE = 3.0
 
 
-def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") -> str:
+def histogram(segments: Sequence[ReportSegment], prefix: str = "histogram") -> str:
     """The share of drafts by how many tokens were accepted; at most nine buckets are drawn.
 
     Buckets at which speculation is measured to pay, and those at which it loses, have the colours
     of that. A sentence where no histogram is known.
     """
     drawn = [
-        (one.temperature, shares, layout.verdict(one.speedup))
-        for one in temperatures
+        (one.segment.value, shares, layout.verdict(one.speedup))
+        for one in segments
         if (shares := _shares(one.acceptance.histogram))
     ]
     if len(drawn) == 2 and drawn[0][0] == "all":

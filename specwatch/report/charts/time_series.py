@@ -30,7 +30,7 @@ from specwatch.report.charts.drawing import (
     ticks,
 )  # fmt: skip
 from specwatch.report.layout import Style
-from specwatch.report.model import AcceptancePoint, ReportIncident, ReportSeries, Temperature
+from specwatch.report.model import AcceptancePoint, ReportIncident, ReportSegment, ReportSeries
 from specwatch.report.sections.answer import speedups_in_words
 from specwatch.wording.figures import bounded, finite, moment, percent, seconds
 from specwatch.wording.text import shown
@@ -66,7 +66,7 @@ def acceptance(
     until: float,
     prefix: str = "acceptance",
     *,
-    temperatures: Sequence[Temperature] = (),
+    segments: Sequence[ReportSegment] = (),
 ) -> str:
     """Lines from ``since`` to ``until`` (Unix seconds), broken where there was no traffic.
 
@@ -77,7 +77,7 @@ def acceptance(
     chosen = _chosen(series.acceptance)
     if not chosen:
         return sentence("No drafts, so no acceptance over time.")
-    verdicts = {one.temperature: layout.verdict(one.speedup) for one in temperatures}
+    verdicts = {one.segment.value: layout.verdict(one.speedup) for one in segments}
     lines = []
     for number, (label, points) in enumerate(chosen.items()):
         verdict = verdicts.get(label, "")

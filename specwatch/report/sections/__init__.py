@@ -7,11 +7,10 @@ from specwatch.report.model import ModelReport
 from specwatch.report.sections.answer import answer
 from specwatch.report.sections.loads import choices, experiments, live_experiment, loads
 from specwatch.report.sections.operation import changes, guard, health, objectives
-from specwatch.report.sections.segments import segments
-from specwatch.report.sections.temperatures import latencies, temperatures
+from specwatch.report.sections.segments import latencies, segments
 
 _SECTIONS = (
-    answer, temperatures, segments, latencies, loads, choices, live_experiment, experiments,
+    answer, segments, latencies, loads, choices, live_experiment, experiments,
     objectives, guard, changes, health,
 )  # fmt: skip
 _QUIET = (answer, live_experiment, experiments, guard, changes, health)

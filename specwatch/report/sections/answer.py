@@ -98,7 +98,7 @@ def _overview(models: Sequence[ModelReport], unit: str) -> Table:
                 layout.ratio(answer.speedup),
                 Cell(saved, saved.partition(" (")[0]),
                 layout.count(model.traffic.requests),
-                figures.percent(model.temperatures[0].acceptance.rate),
+                figures.percent(model.segments[0].acceptance.rate),
                 layout.short(answer.change or answer.recommendation),
             )
         )
@@ -178,8 +178,8 @@ def answer(model: ModelReport) -> ReportSection:
     elif result.objective is not None:
         parts.append(
             Sentence(
-                "The speedup of the answer and of all temperatures is"
-                f" {OBJECTIVES[result.objective]}; those of single temperatures, loads"
+                "The speedup of the answer and of all requests is"
+                f" {OBJECTIVES[result.objective]}; those of single segments, loads"
                 " and numbers of draft tokens are per token."
             )
         )

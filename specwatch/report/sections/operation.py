@@ -18,6 +18,7 @@ from specwatch.report.model import (
 )
 from specwatch.wording import figures
 from specwatch.wording.figures import moment
+from specwatch.wording.segments import segment_words
 from specwatch.wording.text import shown
 
 _MOST_INCIDENTS = 20
@@ -191,11 +192,11 @@ def _breaches(model: ModelReport) -> Iterator[Part]:
         return
     yield table(
         "Rules in breach",
-        "*Rule|*Temperature=Temp|*Severity|Times|In breach for=Lasted|*Last",
+        "*Rule|*Segment|*Severity|Times|In breach for=Lasted|*Last",
         [
             (
                 shown(one.rule),
-                shown(one.temperature),
+                segment_words(one.segment),
                 Cell(shown(one.severity), style=_SEVERITIES.get(one.severity, "")),
                 figures.number(one.count),
                 figures.span(one.seconds),

@@ -13,7 +13,7 @@ __all__ = ["bare_machine", "database", "run"]
 
 
 def test_a_tap_separates_concurrent_temperatures(run: Run, database: str) -> None:
-    with server() as off, server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
+    with server() as off, server(speculates=True, middleware=("specwatch_tap.Tap",)) as tapped:
         done = run(
             "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
             "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,

@@ -41,10 +41,10 @@ def figures(part: Part, timeline: Timeline) -> Iterator[Figure]:
     where = timeline.chosen(*part.span)
     temperatures = {label: temperature for temperature, label in BUCKETS.items()}
     yield "all", part.model.answer.speedup, timeline.speedup(where)
-    for row in part.model.temperatures[1:]:
+    for row in part.model.segments[1:]:
         if row.speedup is not None:
-            chosen = [temperatures[row.temperature]]
-            yield row.temperature, row.speedup, timeline.speedup(where, chosen)
+            chosen = [temperatures[row.segment.value]]
+            yield row.segment.value, row.speedup, timeline.speedup(where, chosen)
     for load in part.model.loads:
         if load.speedup is not None:
             yield load.load, load.speedup, timeline.speedup(where & (timeline.load == bin_of(load)))
@@ -54,9 +54,9 @@ def test_latencies_without_speculation_are_those_of_requests_without(
     part: Part, timeline: Timeline
 ) -> None:
     """At equal load: as those with speculation are spread over the loads."""
-    for row in part.model.temperatures:
-        off = of([entry for entry in part.month.log if not entry.k], row.temperature)
-        on = of([request for request in part.log if request.k], row.temperature)
+    for row in part.model.segments:
+        off = of([entry for entry in part.month.log if not entry.k], row.segment.value)
+        on = of([request for request in part.log if request.k], row.segment.value)
         spent = np.array([truth.tpot(item) for item in off])
         loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
         known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
@@ -126,8 +126,8 @@ def test_the_answer_is_the_true_one(whole: Part, timeline: Timeline) -> None:
     assert {name for name in answer.winning_loads if true[name] < 1} == set()
     assert {name for name in answer.losing_loads if true[name] > 1} == set()
     assert "1" in answer.winning_loads
-    assert all(true[name] > 1 for name in answer.winning_temperatures)
-    assert all(true[name] < 1 for name in answer.losing_temperatures)
+    assert all(true[one.value] > 1 for one in answer.winning_segments)
+    assert all(true[one.value] < 1 for one in answer.losing_segments)
 
 
 def test_speculation_stops_to_pay_where_it_does(report_of: ReportOf, timeline: Timeline) -> None:

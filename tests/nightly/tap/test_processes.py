@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specwatch.domain.model import Series
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap.metrics import STAGES
+from specwatch_tap.metrics import STAGES
 from tests.hostile import Visit, wait_for
 from tests.tap.proxied import Client, Upstream, request
 from tests.tap.test_proxy_process import Process, started, upstream
@@ -144,8 +144,8 @@ def stands_still(sent: list[int]) -> int:
 
 WORKER = """
 import asyncio, sys
-from specwatch.tap import Tap
-from specwatch.tap.settings import Settings
+from specwatch_tap import Tap
+from specwatch_tap.settings import Settings
 
 body = open(sys.argv[1], "rb").read()
 

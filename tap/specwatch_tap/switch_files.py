@@ -9,7 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from specwatch.engines.switch import LARGEST
+from specwatch_tap.orders import LARGEST
 
 
 def check_directory(directory: Path) -> None:

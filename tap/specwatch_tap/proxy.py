@@ -25,7 +25,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -33,12 +33,12 @@ from aiohttp import ClientResponse, ClientSession, hdrs
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from specwatch.tap import forwarding
-from specwatch.tap.exchange import Message, Receive, RequestRoom, Send
-from specwatch.tap.middleware import Tap
-from specwatch.tap.server_facts import Scope
-from specwatch.tap.settings import Settings
-from specwatch.tap.upstream import Upstream, described, shown
+from specwatch_tap import forwarding
+from specwatch_tap.exchange import Message, Receive, RequestRoom, Send
+from specwatch_tap.middleware import Tap
+from specwatch_tap.server_facts import Scope
+from specwatch_tap.settings import Settings
+from specwatch_tap.upstream import Upstream, described, shown
 
 METRICS = "/metrics"
 HEALTH = "/specwatch/healthz"
@@ -54,7 +54,7 @@ _ALL_REQUESTS = 256 << 20
 """Bytes of all requests that are held because they have not arrived as a whole."""
 _PATIENCE = 30.0
 """Seconds for which the next part of one may not come: then it is forwarded as it comes."""
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 
 
 class _ClientGone(Exception):
@@ -70,18 +70,20 @@ class ProxyApplication:
         registry: CollectorRegistry,
         *,
         settings: Settings,
+        metrics_paths: Mapping[str, str],
         default_temperature: float | None = None,
         connect_timeout: float = 10.0,
         largest_request: int = _LARGEST_REQUEST,
     ) -> None:
         """``url`` is the base URL of the upstream; ``registry`` gets the tap's counters and is what
-        ``/metrics`` shows. ``default_temperature`` is that of the upstream if it cannot be read;
+        ``/metrics`` shows. ``metrics_paths`` has the engines that are known by name, and where each
+        has its metrics; ``default_temperature`` is that of the upstream if it cannot be read;
         ``connect_timeout`` is in seconds. Of requests that generate, those of up to
         ``largest_request`` bytes are held, whether or not the upstream will take them, and as many
         as :data:`_ALL_REQUESTS` has room for.
         """
         self.url = url
-        self.upstream = Upstream(url, default_temperature)
+        self.upstream = Upstream(url, default_temperature, metrics_paths=metrics_paths)
         self.session: ClientSession | None = None
         """The client; None before the lifespan has begun."""
         self._registry = registry

@@ -19,12 +19,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, values
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from specwatch.domain.model import prompt_length_label
-from specwatch.engines.acceptance import Acceptance
-from specwatch.engines.base import Family
-from specwatch.engines.tap import SEGMENTS, TAP
-from specwatch.tap.outcome import RequestOutcome
-from specwatch.tap.server_facts import ServerFacts
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.families import SEGMENTS, TAP, Family
+from specwatch_tap.outcome import RequestOutcome
+from specwatch_tap.segment_kinds import prompt_length_label
+from specwatch_tap.server_facts import ServerFacts
 
 STAGES = ("request", "response", "count")
 """Where the tap itself may fail."""
@@ -255,7 +254,7 @@ class _Totals:
         """The family without children."""
         family = self._family
         kind = CounterMetricFamily if family.kind == "counter" else HistogramMetricFamily
-        return kind(family.exposed, family.help, labels=_label_names(family))
+        return kind(family.exposed, family.help, labels=family.labels)
 
     def metric(self) -> Any:
         """The family with its children now."""
@@ -300,15 +299,8 @@ class _Distribution:
         metric.add_metric(labels, buckets, self._sum)
 
 
-def _label_names(family: Family) -> list[str]:
-    labels = ["model_name", "temperature"] if family.by_temperature else []
-    if family.by_segment:
-        labels = ["model_name", "segment", "value"]
-    return labels + ([family.label] if family.label else [])
-
-
 def _metric(family: Family, registry: CollectorRegistry) -> Any:
-    labels = _label_names(family)
+    labels = family.labels
     if family.kind == "counter":
         return Counter(family.exposed, family.help, labels, registry=registry)
     bounds = BOUNDS[family.quantity]

@@ -1,15 +1,14 @@
-"""Acceptance, latency and speedup by temperature bucket, and by segment."""
+"""Acceptance, latency and speedup by segment."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from specwatch.domain import acceptance, histogram
 from specwatch.domain.buckets import order_of
 from specwatch.domain.merge import sum_fields
-from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Tally
-from specwatch.domain.segments import kind_of
-from specwatch.domain.segments import order_of as segment_order
+from specwatch.domain.model import ALL, TEMPERATURE, Histogram, Mode, Segment, Tally
 from specwatch.report import latencies
 from specwatch.report.estimates import (
     Quantiles,
@@ -20,7 +19,7 @@ from specwatch.report.estimates import (
     ratio_of,
 )
 from specwatch.report.latencies import summed
-from specwatch.report.model import ReportSegment, Temperature
+from specwatch.report.model import ReportSegment
 from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 
@@ -30,52 +29,30 @@ _COUNTED = (
 )  # fmt: skip
 
 
-def temperatures(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[Temperature, ...]:
-    """``all`` first, then every bucket that occurs in the period, ascending."""
-    labels = {label for label in _labels(cells) if not kind_of(label)}
-    ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
-    counted = {label: _counted(cells, label, now=True) for label in ordered}
-    requests = {label: sum(one.requests.values()) for label, one in counted.items()}
-    # A tap may count requests that the server does not.
-    total = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
-    requests_in_all = {**dict.fromkeys(ordered, total), ALL_TEMPERATURES: requests["all"]}
-    return tuple(
-        Temperature(
-            temperature=label,
-            requests=requests[label],
-            share=requests[label] / of if (of := requests_in_all[label]) else None,
-            acceptance=acceptance_of(counted[label]),
-            acceptance_before=acceptance.acceptance_rate(_counted(cells, label, now=False)),
-            ttft=_latency(cells, measured, label, "ttft"),
-            tpot=_latency(cells, measured, label, "tpot"),
-            speedup=_speedup(measured, label),
-        )
-        for label in ordered
-    )
-
-
 def segments(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportSegment, ...]:
-    """Every segment that occurs in the period, by kind, ascending."""
-    ordered = sorted(filter(kind_of, _labels(cells)), key=segment_order)
-    counted = {label: _counted(cells, label, now=True) for label in ordered}
-    requests = {label: sum(one.requests.values()) for label, one in counted.items()}
+    """All requests first, then every segment that occurs in the period, in order."""
+    occurring = {segment for cell in cells if cell.place.now for segment in cell.tallies}
+    ordered = sorted({ALL, *occurring}, key=order_of)
+    counted = {segment: _counted(cells, segment, now=True) for segment in ordered}
+    requests = {segment: sum(one.requests.values()) for segment, one in counted.items()}
+    totals: Counter[str] = Counter()
+    for segment, count in requests.items():
+        totals[segment.dimension] += count
+    # A tap may count requests that the server does not, or not all of them.
+    totals[TEMPERATURE] = max(totals[TEMPERATURE], requests[ALL])
     return tuple(
         ReportSegment(
-            segment=label,
-            requests=requests[label],
-            share=requests[label] / of if of else None,
-            acceptance=acceptance_of(counted[label]),
-            acceptance_before=acceptance.acceptance_rate(_counted(cells, label, now=False)),
-            tpot=_latency(cells, measured, label, "tpot"),
-            speedup=_speedup(measured, label),
+            segment=segment,
+            requests=requests[segment],
+            share=requests[segment] / of if (of := totals[segment.dimension]) else None,
+            acceptance=acceptance_of(counted[segment]),
+            acceptance_before=acceptance.acceptance_rate(_counted(cells, segment, now=False)),
+            ttft=_latency(cells, measured, segment, "ttft"),
+            tpot=_latency(cells, measured, segment, "tpot"),
+            speedup=_speedup(measured, segment),
         )
-        for label in ordered
-        for of in [sum(n for other, n in requests.items() if kind_of(other) == kind_of(label))]
+        for segment in ordered
     )
-
-
-def _labels(cells: Iterable[LedgerCell]) -> set[str]:
-    return {label for cell in cells if cell.place.now for label in cell.tallies}
 
 
 def acceptance_of(counted: Tally) -> ReportAcceptance:
@@ -101,37 +78,37 @@ def _spread(observed: Histogram | None) -> ReportSpread | None:
     return ReportSpread(count=observed.count, p10=p10, p50=p50, p90=p90)
 
 
-def _counted(cells: Iterable[LedgerCell], label: str, *, now: bool) -> Tally:
+def _counted(cells: Iterable[LedgerCell], segment: Segment, *, now: bool) -> Tally:
     inside = [
         counted
         for cell in cells
-        if cell.place.now is now and (counted := cell.tallies.get(label)) is not None
+        if cell.place.now is now and (counted := cell.tallies.get(segment)) is not None
     ]
     return Tally(**sum_fields(inside, _COUNTED))
 
 
 def _latency(
-    cells: Sequence[LedgerCell], measured: Speedups, label: str, metric: str
+    cells: Sequence[LedgerCell], measured: Speedups, segment: Segment, metric: str
 ) -> ReportLatency:
     ran = [
         (cell, observed)
         for cell in cells
         if cell.place.mode is Mode.ON
-        and (counted := cell.tallies.get(label)) is not None
+        and (counted := cell.tallies.get(segment)) is not None
         and (observed := getattr(counted, metric)) is not None
     ]
     now = [(cell, observed) for cell, observed in ran if cell.place.now]
     return ReportLatency(
         on=latencies.quantiles(summed(observed for _, observed in now)),
         before=latencies.quantiles(summed(tally for cell, tally in ran if not cell.place.now)),
-        off=without_speculation(cells, measured, label, metric, now),
+        off=without_speculation(cells, measured, segment, metric, now),
     )
 
 
 def without_speculation(
     cells: Sequence[LedgerCell],
     measured: Speedups,
-    label: str,
+    segment: Segment,
     metric: str,
     now: Iterable[tuple[LedgerCell, Histogram]],
 ) -> Quantiles | None:
@@ -149,7 +126,7 @@ def without_speculation(
         if place in histograms:
             continue
         bin_ = bin_ or 0
-        own = measured.baseline(environment).own.get(bin_) if label == ALL_TEMPERATURES else None
+        own = measured.baseline(environment).own.get(bin_) if segment == ALL else None
         off = None if own is None else getattr(own, metric)
         if off is None:
             off = summed(
@@ -158,16 +135,16 @@ def without_speculation(
                 if other.place.mode is Mode.OFF
                 and (other.place.load_bin or 0) == bin_
                 and other.place.environment.resembles(environment)
-                and (counted := other.tallies.get(label)) is not None
+                and (counted := other.tallies.get(segment)) is not None
             )
         if off is not None:
             histograms[place] = off
     return latencies.mixed(histograms, requests)
 
 
-def _speedup(measured: Speedups, label: str) -> Ratio | None:
+def _speedup(measured: Speedups, segment: Segment) -> Ratio | None:
     assessment = measured.assessment
-    if label == ALL_TEMPERATURES:
+    if segment == ALL:
         return ratio_of(assessment.speedup)
-    bucket = {**assessment.buckets, **assessment.segments}.get(label)
-    return None if bucket is None else ratio_of(bucket.speedup)
+    part = assessment.segments.get(segment)
+    return None if part is None else ratio_of(part.speedup)

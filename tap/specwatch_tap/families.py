@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from specwatch.engines.base import Family
+from typing import NamedTuple
+
+
+class Family(NamedTuple):
+    """One exposed family: its name without suffixes, its type, and what we call it."""
+
+    exposed: str
+    kind: str
+    quantity: str
+    label: str = ""
+    """The label that distinguishes series, if one matters."""
+    help: str = ""
+    """The HELP text, if we expose the family."""
+    segment_labels: tuple[str, ...] = ()
+    """The labels of the segment that it is counted for: its dimension, which is ``temperature``
+    where it has no label, and its value."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, if we expose the family."""
+        of_segment = ("model_name", *self.segment_labels) if self.segment_labels else ()
+        return (*of_segment, self.label) if self.label else of_segment
+
 
 OF_THE_PROCESS = ("tap_failures", "launch")
 """Quantities of the tap without a model and a temperature."""
-KV_PRODUCER = "kv_producer"
-"""Setting of ``specwatch_launch``: the server only prefills (``--kv-transfer-config``)."""
 TAP = tuple(
-    Family(name, kind, quantity, label, help, by_temperature=quantity not in OF_THE_PROCESS)
+    Family(
+        name, kind, quantity, label, help,
+        () if quantity in OF_THE_PROCESS else ("temperature",),
+    )
     for name, kind, quantity, label, help in (
         ("specwatch_drafts", "counter", "drafts", "",
          "Speculation steps of the requests whose acceptance is known."),
@@ -48,7 +71,7 @@ TAP = tuple(
 """Those by temperature have the labels ``model_name`` and ``temperature``."""
 
 SEGMENTS = tuple(
-    Family(f"specwatch_segment_{quantity}", "counter", quantity, help=help, by_segment=True)
+    Family(f"specwatch_segment_{quantity}", "counter", quantity, "", help, ("segment", "value"))
     for quantity, help in (
         ("drafts", "Speculation steps of the requests of a segment whose acceptance is known."),
         ("draft_tokens", "Tokens proposed in those steps."),

@@ -1,4 +1,4 @@
-"""vLLM's own scheduler, with the switch: ``--scheduler-cls specwatch.tap.scheduler.Scheduler``.
+"""vLLM's own scheduler, with the switch: ``--scheduler-cls specwatch_tap.Scheduler``.
 
 From vLLM 0.24 on, the scheduler looks up the number of draft tokens in ``dynamic_sd_lookup`` by the
 number of scheduled requests at every step, if ``num_speculative_tokens_per_batch_size`` is in
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specwatch.engines.switch import UNSWITCHABLE, Schedule, SwitchState
-from specwatch.tap import settings
-from specwatch.tap.switch import Switch, lookup_of, schedule_of
+from specwatch_tap import settings
+from specwatch_tap.orders import UNSWITCHABLE, Schedule, SwitchState
+from specwatch_tap.switch import Switch, lookup_of, schedule_of
 
 NO_SPECULATION = "vLLM runs without speculation"
 NO_LOOKUP = "this vLLM has no schedule of draft tokens (0.24 and later have)"
@@ -26,7 +26,7 @@ NO_SCHEDULE = (
     " launched without it (`specwatch tap flags --switch` prints it), or it removed it, as with"
     " data parallelism: see its log"
 )
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 
 
 class Scheduler:

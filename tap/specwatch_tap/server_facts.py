@@ -10,8 +10,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specwatch.engines.tap import KV_PRODUCER
-from specwatch.engines.vllm import draft_lengths
+from specwatch_tap.launch import KV_PRODUCER, draft_lengths
 
 Scope = MutableMapping[str, Any]
 """An ASGI connection scope."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from specwatch.domain.segments import checked_kinds
-from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
-from specwatch.engines.switch import DIRECTORY_VARIABLE
+from specwatch_tap.orders import DIRECTORY_VARIABLE
+from specwatch_tap.segment_kinds import checked_kinds
+from specwatch_tap.temperature import DEFAULT_EDGES, checked_edges
 
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 SEGMENTS = "SPECWATCH_TAP_SEGMENTS"

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from specwatch.tap import request_options
-from specwatch.tap.outcome import ObservedRequest
-from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
-from specwatch.tap.stream import StreamReader
-from specwatch.tap.whole_response import WholeReader
+from specwatch_tap import request_options
+from specwatch_tap.outcome import ObservedRequest
+from specwatch_tap.server_facts import Endpoint, Scope, ServerFacts
+from specwatch_tap.stream import StreamReader
+from specwatch_tap.whole_response import WholeReader
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

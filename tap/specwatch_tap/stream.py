@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer
-from specwatch.tap.answer import ResponsePart
-from specwatch.tap.request_options import OPENAI
-from specwatch.tap.server_facts import Endpoint
-from specwatch.tap.whole_response import usage_chunk_without_metrics
+from specwatch_tap import answer
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.answer import ResponsePart
+from specwatch_tap.request_options import OPENAI
+from specwatch_tap.server_facts import Endpoint
+from specwatch_tap.whole_response import usage_chunk_without_metrics
 
 LONGEST_EVENT = 1 << 20
 """Bytes of an unfinished event that are held."""

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch_tap import switch_files
+from specwatch_tap.orders import (
     LARGEST_JUMP,
     LOCK_FILE,
     ORDER_FILE,
@@ -33,7 +33,7 @@ from specwatch.engines.switch import (
 
 _SECONDS = 0.1
 """Between two looks."""
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 
 
 def schedule_of(lookup: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from specwatch.engines.acceptance import Acceptance
-from specwatch.tap.answer import OTHER, ResponsePart
-from specwatch.tap.request_options import OPENAI, RequestOptions
-from specwatch.tap.server_facts import Endpoint, ServerFacts
-from specwatch.tap.stream import StreamReader
+from specwatch_tap.acceptance import Acceptance
+from specwatch_tap.answer import OTHER, ResponsePart
+from specwatch_tap.request_options import OPENAI, RequestOptions
+from specwatch_tap.server_facts import Endpoint, ServerFacts
+from specwatch_tap.stream import StreamReader
 
 LOOP_DRAFTS = 100
 """Drafts from which on a request may count as a loop."""

@@ -9,25 +9,25 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from specwatch.domain.temperature import Buckets
-from specwatch.engines.switch import PATH
-from specwatch.tap import settings as settings_of
-from specwatch.tap.exchange import Exchange, Receive, RequestRoom, Send
-from specwatch.tap.metrics import TapCounters
-from specwatch.tap.request_options import ENDPOINTS
-from specwatch.tap.segments import Segments
-from specwatch.tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
-from specwatch.tap.settings import Settings
-from specwatch.tap.switch_route import SwitchRoute
+from specwatch_tap import settings as settings_of
+from specwatch_tap.exchange import Exchange, Receive, RequestRoom, Send
+from specwatch_tap.metrics import TapCounters
+from specwatch_tap.orders import PATH
+from specwatch_tap.request_options import ENDPOINTS
+from specwatch_tap.segments import Segments
+from specwatch_tap.server_facts import Endpoint, FactsSource, InsideVllm, Scope
+from specwatch_tap.settings import Settings
+from specwatch_tap.switch_route import SwitchRoute
+from specwatch_tap.temperature import Buckets
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_MARK = "specwatch.tap"
+_MARK = "specwatch_tap"
 """Key in a scope that a tap has seen, so that a tap that is loaded twice counts once."""
 _METRICS = "/metrics"
 _COUNTERS: weakref.WeakKeyDictionary[CollectorRegistry, TapCounters] = weakref.WeakKeyDictionary()
 _ROUTES: weakref.WeakKeyDictionary[CollectorRegistry, SwitchRoute] = weakref.WeakKeyDictionary()
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 
 
 class Tap:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from specwatch.engines import switch_files
-from specwatch.engines.switch import (
+from specwatch_tap import switch_files
+from specwatch_tap.exchange import Receive, Send
+from specwatch_tap.families import SWITCH
+from specwatch_tap.orders import (
     LARGEST,
     ORDER_FILE,
     STATE_FILE,
@@ -25,14 +27,12 @@ from specwatch.engines.switch import (
     objection,
     schedule_number,
 )
-from specwatch.engines.tap import SWITCH
-from specwatch.tap.exchange import Receive, Send
-from specwatch.tap.server_facts import Scope
+from specwatch_tap.server_facts import Scope
 
 _MOST_AT_ONCE, _A_SECOND = 10, 4.0
 """Orders that are taken at once, and afterwards each second."""
 _BODY_SECONDS = 5.0
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 
 
 class _Refused(Exception):

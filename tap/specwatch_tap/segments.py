@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from specwatch.domain.model import prompt_length_label
-from specwatch.domain.segments import (
+from specwatch_tap.outcome import ObservedRequest, RequestOutcome
+from specwatch_tap.segment_kinds import (
     ADAPTER,
     HEADER,
     NONE,
@@ -14,8 +14,8 @@ from specwatch.domain.segments import (
     PROMPT_LENGTH,
     STREAM,
     UNKNOWN,
+    prompt_length_label,
 )
-from specwatch.tap.outcome import ObservedRequest, RequestOutcome
 
 MOST_VALUES = 20
 """Values of an adapter or a header that have series, in one process."""
@@ -60,7 +60,7 @@ class Segments:
     """The segments of requests, by the kinds that the tap is set to."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        """``kinds`` as of :func:`specwatch.domain.segments.checked_kinds`."""
+        """``kinds`` as of :func:`specwatch_tap.segment_kinds.checked_kinds`."""
         self._kinds = kinds
         self._values = FrequentValues()
         self._adapters = FrequentValues()

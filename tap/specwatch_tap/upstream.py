@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -14,10 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from specwatch.engines.llamacpp import LLAMACPP
-from specwatch.engines.sample_names import ENGINES
-from specwatch.engines.vllm import VLLM
-from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
+from specwatch_tap.server_facts import Endpoint, Scope, ServerFacts
 
 EVERY = 30.0
 """Seconds between two reads of an upstream that answers."""
@@ -29,24 +26,19 @@ _PATIENCE = 5.0
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Temporary statuses; any other means that there is no such page, or none that we may read."""
 _LARGEST_PAGE = 16 << 20
-_ENGINES = {engine.name: engine for engine in ENGINES}
-_NAMES = "|".join(_ENGINES).encode()
-_POSITION = re.compile(
-    rb"^(" + _NAMES + rb"):spec_decode_num_accepted_tokens_per_pos(?:_total)?"
-    rb'\{[^}\n]*\bposition="(\d+)"',
-    re.MULTILINE,
-)
-_ENGINE = re.compile(rb"^(" + _NAMES + rb"):", re.MULTILINE)
-_MODEL_NAME = re.compile(
-    rb"^(?:" + _NAMES + rb'):\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"', re.MULTILINE
-)
+_VLLM, _LLAMACPP = "vllm", "llamacpp"
+_METRICS_PATH = "/metrics"
+"""Of an engine that is not known yet."""
 _ESCAPED = re.compile(r"\\(.)")
-_log = logging.getLogger("specwatch.tap")
+_log = logging.getLogger("specwatch_tap")
 _Page = TypeVar("_Page")
 
 
 class ListedModel(msgspec.Struct, gc=False):
-    """An entry of /v1/models; vLLM gives a LoRA adapter its model as ``parent``."""
+    """An entry of /v1/models; vLLM gives a LoRA adapter its model as ``parent``.
+
+    ``owned_by`` is the name of the engine, once others are removed.
+    """
 
     id: str
     parent: str | None = None
@@ -108,11 +100,11 @@ class _Pages:
     @property
     def engine(self) -> str | None:
         """The name of the engine, None for one that is not known."""
-        if self.base is not None and self.base.owned_by in _ENGINES:
+        if self.base is not None and self.base.owned_by is not None:
             return self.base.owned_by
         if self.metrics is not None and self.metrics.engine is not None:
             return self.metrics.engine
-        return LLAMACPP.name if self.props is not None else None
+        return _LLAMACPP if self.props is not None else None
 
     def is_of_another_server(self, before: _Pages) -> bool:
         """Whether any page names another engine or model than before."""
@@ -140,9 +132,20 @@ class Upstream:
     Whether responses carry records cannot be read; the tap takes them if they come.
     """
 
-    def __init__(self, url: str, default_temperature: float | None = None) -> None:
-        """``url`` is the base; ``default_temperature`` holds in place of what the server says."""
+    def __init__(
+        self,
+        url: str,
+        default_temperature: float | None = None,
+        *,
+        metrics_paths: Mapping[str, str],
+    ) -> None:
+        """``url`` is the base; ``default_temperature`` holds in place of what the server says.
+
+        ``metrics_paths`` has the engines that are known by name, and where each has its metrics.
+        """
         self._url = url
+        self._metrics_paths = metrics_paths
+        self._metrics_reader = _MetricsReader(metrics_paths)
         self._default_temperature = default_temperature
         # Requests are not changed before the engine is known: llama.cpp's timings would move.
         self._facts = ServerFacts("", default_temperature, asks_nothing=True)
@@ -222,10 +225,13 @@ class Upstream:
         """What its pages say now; a server that loads its model has none of them."""
         missing: set[str] = set()
         models = _read(await self._page(session, "models", "/v1/models", missing), ModelList)
-        engine = _ENGINES.get(_Pages(models).engine or "", VLLM)
-        page = await self._page(session, "metrics", engine.metrics_path, missing)
-        pages = _Pages(models, _metrics(page) if page else None)
-        if pages.engine in (None, LLAMACPP.name):
+        for entry in models.data if models is not None else ():
+            if entry.owned_by not in self._metrics_paths:
+                entry.owned_by = None
+        path = self._metrics_paths.get(_Pages(models).engine or "", _METRICS_PATH)
+        page = await self._page(session, "metrics", path, missing)
+        pages = _Pages(models, self._metrics_reader.read(page) if page else None)
+        if pages.engine in (None, _LLAMACPP):
             props = _read(await self._page(session, "props", "/props", missing), Props)
             pages = replace(pages, props=props)
         return replace(pages, missing=frozenset(missing))
@@ -264,7 +270,7 @@ class Upstream:
             name,
             default_temperature=temperature,
             draft_tokens=None if metrics is None else metrics.draft_tokens,
-            asks_nothing=pages.engine != VLLM.name,
+            asks_nothing=pages.engine != _VLLM,
         )
 
 
@@ -296,18 +302,34 @@ def _read(page: bytes | None, kind: type[_Page]) -> _Page | None:
         return None
 
 
-def _model_name(page: bytes) -> str:
-    match = _MODEL_NAME.search(page)
-    if match is None:
-        return ""
-    text = match[1].decode("utf-8", "replace")
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
+class _MetricsReader:
+    """Reads /metrics of the engines with some names."""
 
+    def __init__(self, engines: Iterable[str]) -> None:
+        names = "|".join(engines).encode()
+        self._position = re.compile(
+            rb"^(" + names + rb"):spec_decode_num_accepted_tokens_per_pos(?:_total)?"
+            rb'\{[^}\n]*\bposition="(\d+)"',
+            re.MULTILINE,
+        )
+        self._engine = re.compile(rb"^(" + names + rb"):", re.MULTILINE)
+        self._model_name = re.compile(
+            rb"^(?:" + names + rb'):\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"',
+            re.MULTILINE,
+        )
 
-def _metrics(page: bytes) -> _Metrics:
-    match = _ENGINE.search(page)
-    engine = None if match is None else match[1].decode()
-    # k: as many as there are positions. Only vLLM shows them before it has drafted.
-    positions = {position[2] for position in _POSITION.finditer(page)}
-    draft_tokens = len(positions) or (0 if engine == VLLM.name else None)
-    return _Metrics(engine, _model_name(page), draft_tokens)
+    def read(self, page: bytes) -> _Metrics:
+        """What a page says of the engine."""
+        match = self._engine.search(page)
+        engine = None if match is None else match[1].decode()
+        # k: as many as there are positions. Only vLLM shows them before it has drafted.
+        positions = {position[2] for position in self._position.finditer(page)}
+        draft_tokens = len(positions) or (0 if engine == _VLLM else None)
+        return _Metrics(engine, self._name(page), draft_tokens)
+
+    def _name(self, page: bytes) -> str:
+        match = self._model_name.search(page)
+        if match is None:
+            return ""
+        text = match[1].decode("utf-8", "replace")
+        return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)

@@ -157,9 +157,7 @@ def objection(order: Order, state: SwitchState) -> str:
             f" {state.number}: no number would be left for later orders"
         )
     if order.schedule and not state.schedules:
-        return (
-            "the specwatch in its environment knows no schedules: install the one of this command"
-        )
+        return "the tap in its environment knows no schedules: install the one of this version"
     most = max((k for *_, k in order.schedule), default=order.draft_tokens or 0)
     if most > state.launch_draft_tokens:
         return (

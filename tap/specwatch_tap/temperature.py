@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from specwatch.domain.model import UNKNOWN_TEMPERATURE
+from specwatch_tap.segment_kinds import UNKNOWN
 
 DEFAULT_EDGES = (0.0, 0.3, 0.7, 1.0)
 MOST_EDGES = 20
@@ -52,7 +52,7 @@ class Buckets:
         Only 0 is greedy: what lies above it by very little is sampled with 0.01.
         """
         if temperature is None or not math.isfinite(temperature) or temperature < 0:
-            return UNKNOWN_TEMPERATURE
+            return UNKNOWN
         if 0 < temperature < _LEAST:
             temperature = _LEAST
         return self.labels[bisect.bisect_left(self._edges, temperature)]

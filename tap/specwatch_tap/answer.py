@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.engines.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
+from specwatch_tap.acceptance import Acceptance, Extension, Metrics, Timings, acceptance_of
 
 FINISH_REASONS = {
     # OpenAI's, as vLLM gives them.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from specwatch.tap import answer
-from specwatch.tap.answer import ResponsePart
+from specwatch_tap import answer
+from specwatch_tap.answer import ResponsePart
 
 TAIL = 64 * 1024
 """Bytes of the end that are held; they have the acceptance, the usage and the finish reason."""

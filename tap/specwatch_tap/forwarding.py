@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from multidict import CIMultiDict
 from yarl import URL
 
-from specwatch.tap.server_facts import Scope
+from specwatch_tap.server_facts import Scope
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.tap.server_facts import Endpoint
+from specwatch_tap.server_facts import Endpoint
 
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint.CHAT,
