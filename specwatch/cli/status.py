@@ -178,10 +178,9 @@ def _show(answer: DaemonAnswer) -> bool:
         terminal.lines(paragraph(f"discovery by {figures.source_state(source, daemon.now)}", style))
     failing = sum(target.failure is not None for target in targets)
     scraped = sum(not getattr(target, "pods", ()) for target in targets)
-    watched = f"watching {figures.counted(scraped, 'target')}"
-    terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
-    if daemon.lease.standby:
-        terminal.lines(paragraph(lease.standing_by(daemon.lease, daemon.now)))
+    if not daemon.lease.standby:
+        watched = f"watching {figures.counted(scraped, 'target')}"
+        terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
     for problem in lease.problems(daemon.lease):
         terminal.lines(paragraph(problem, "red"))
     for group in daemon.groups:
@@ -213,7 +212,9 @@ def _problem_lines(answer: DaemonAnswer) -> Lines:
             yield from paragraph(f"  {text.remedy}")
     if len(texts) == _MOST_PROBLEMS < len(daemon.problems):
         yield f"{len(daemon.problems)} problems in all", "dim"
-    if not texts:
+    if daemon.lease.standby:
+        yield from paragraph(lease.standing_by(daemon.lease, daemon.now), "bold")
+    elif not texts:
         outcomes = [
             speculation.answer(target.decision.models.get(model), mode)[0]
             for target in answer.targets
