@@ -212,9 +212,16 @@ class Scraper:
             return self._watch.closed_start
 
     def resume(self, cursor: Cursor | None) -> None:
-        """Go on from a cursor that was read late; see :meth:`WindowBuilder.resume`."""
+        """Go on from a cursor that was read late; see :meth:`WindowBuilder.resume`.
+
+        What was counted before our first page is in the open minute then, and is stored with the
+        minutes that wait: their cursors are later.
+        """
         with self._watching:
             self._watch.resume(cursor, self._clock())
+            so_far = self._watch.so_far()
+            if so_far is not None:
+                self._keep(so_far)
 
     def supersede(self, cursor: Cursor) -> None:
         """Go on from another process's cursor; see :meth:`WindowBuilder.supersede`."""

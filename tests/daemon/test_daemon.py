@@ -308,6 +308,30 @@ def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_s
     require_all_stored(database, server)
 
 
+def test_one_that_is_killed_as_soon_as_its_database_is_back_has_lost_nothing(
+    server: SimulatedServer, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursors of minutes that waited are later than what happened before its first page."""
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
+    target, clock = target_of(server.url), StoppedClock()
+    with daemon_of(database, target, clock=clock) as first:
+        first.scrape()
+    work(server, 7)
+    lock = sqlite3.connect(database, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with daemon_of(database, target, clock=clock) as second:
+        second.scrape()
+        second.scrape(seconds=60)
+        lock.execute("ROLLBACK")
+        lock.close()
+        second.scrape()
+        second.kill()
+    work(server, 3)
+    with daemon_of(database, target, clock=clock) as third:
+        third.scrape(2)
+    require_all_stored(database, server)
+
+
 def test_a_database_that_goes_and_comes_back_gets_every_window(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -433,7 +433,7 @@ class Story:
         return [f"{name}: {one}" for one in missing]
 
     def _judge_runs(self) -> None:
-        """Each run of a command has a claim, and each claim one run; one more where the first one was
+        """Each run of a command has a claim, and each claim one run; one more where the first was
         killed with its daemon, as the next daemon saw."""
         wrong, caps = [], []
         for name, replica in self.replicas.items():
