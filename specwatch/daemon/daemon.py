@@ -388,6 +388,8 @@ class Daemon:
                 self._experiment_service.close()
                 self._guard_service.close()
             self._lease.release()
+        elif self._begun:
+            self._guard_service.close()
         self._recorder.close()
 
     def _heartbeat(self) -> None:

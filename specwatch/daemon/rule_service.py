@@ -12,7 +12,13 @@ import structlog
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
 from specwatch.daemon.holdout_minutes import HoldoutMinutes
-from specwatch.daemon.judged_target import JudgedTarget, VerdictChange, log_change, scope_of
+from specwatch.daemon.judged_target import (
+    JudgedTarget,
+    Scope,
+    VerdictChange,
+    log_change,
+    scope_of,
+)
 from specwatch.domain.baseline import Baseline, Measurement
 from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import HOUR, Batch, Moment
@@ -280,12 +286,25 @@ class RuleService:
             scope = (breach.rule, breach.model_name, breach.segment)
             known = {scope_of(finding): finding for finding in judge.findings()}.get(scope)
             state.changed_at[scope] = max(breach.at, state.changed_at.get(scope, breach.at))
-            if known is None or known.verdict is Verdict.NO_DATA:
+            if known is None or known.verdict is not Verdict.PASS:
                 if not judge.restore(*scope, breach.at):
                     self._queue([state.ended(breach, now, _CHANGED)])
+                elif known is not None and known.verdict is Verdict.BREACH:
+                    self._drop_found_again(state.judge.target, scope)
                 state.recall_cause(breach)
-            elif known.verdict is Verdict.PASS:
+            else:
                 self._queue([state.change_of(known, self._store.daemon, now)])
+
+    def _drop_found_again(self, target: str, scope: Scope) -> None:
+        """A breach that we found before we knew that it is stored."""
+        with self._lock:
+            self._waiting = [
+                change
+                for change in self._waiting
+                if change.decision.target != target
+                or (change.decision.rule, change.decision.model_name, change.decision.segment)
+                != scope
+            ]
 
     def _queue(self, changes: Sequence[VerdictChange]) -> None:
         with self._lock:
@@ -301,7 +320,9 @@ class RuleService:
 
     def _write_decisions(self) -> None:
         with self._lock:
-            writing, self._waiting = self._waiting, []
+            unread = {name for name, state in self._states.items() if not state.loaded}
+            writing = [one for one in self._waiting if one.decision.target not in unread]
+            self._waiting = [one for one in self._waiting if one.decision.target in unread]
         if not writing:
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from specwatch.config.rules import Rule, Slo
@@ -136,7 +137,8 @@ class Judge:
                 self._model(name).recall(samples_of(own))
 
     def restore(self, rule: str, model_name: str, segment: Segment, since: float) -> bool:
-        """Restore a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
+        """Restore a breach that an earlier daemon confirmed at ``since`` (Unix seconds), also where
+        it was found again meanwhile.
 
         False, and nothing is done, if no rule applies to that model and segment any more.
         """
@@ -148,7 +150,12 @@ class Judge:
             or not self._room_for(model_name)
         ):
             return False
-        self._model(model_name).findings[rule, segment] = Finding(
+        findings = self._model(model_name).findings
+        present = findings.get((rule, segment))
+        if present is not None and present.verdict is Verdict.BREACH:
+            findings[rule, segment] = replace(present, since=since)
+            return True
+        findings[rule, segment] = Finding(
             rule=known,
             target=self.target,
             model_name=model_name,

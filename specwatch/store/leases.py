@@ -64,7 +64,7 @@ class Lease:
         self.held = False
         """Whether it was ever ours."""
         self.lost = False
-        """Whether another process has it in our place."""
+        """Whether another process has it in our place, or may."""
         self.holder: Holder | None = None
         """Who had it when we looked last."""
 
@@ -83,9 +83,10 @@ class Lease:
     def check(self, connection: sa.Connection) -> None:
         """Raise LeaseLost if another process has it, in a transaction that is to write."""
         row, _ = self._row(connection)
-        ours = row is None or row.process == self._process
-        # One that began while the database was away has not taken it yet.
-        if self.lost or not (ours or (not self.held and self._take(connection))):
+        ours = row is not None and row.process == self._process
+        # One that began while the database was away has not taken it yet; a new file has no row.
+        free = row is None or not self.held
+        if self.lost or not (ours or (free and self._take(connection))):
             self.lost = True
             raise LeaseLost(
                 f"{self._store.where}: another process watches as {self._store.daemon} now, so this"
@@ -93,9 +94,10 @@ class Lease:
             )
 
     def release(self, now: float) -> None:
-        """Give it back, for another process to take at once."""
+        """Give it back, for another process to take at once; nothing is written after that."""
         with self._store.writing(now, leased=False) as connection:
             connection.execute(leases.delete().where(*self._is(self._process)))
+        self.lost = True
 
     def _is(self, process: str) -> list[sa.ColumnElement[bool]]:
         key = self._key | {"process": process}

@@ -306,6 +306,23 @@ def test_a_daemon_that_starts_again_neither_forgets_a_breach_nor_fires_again(
     assert scene.judging().decision_of("chat").findings == ()
 
 
+def test_a_breach_that_is_found_before_the_past_is_read_goes_on(scene: Scene) -> None:
+    """A minute may end as soon as a daemon has started."""
+    before = scene.judging()
+    scene.pass_minutes(before, 0.2, 0.2)
+    before.flush(final=True)
+    judging = RuleService(scene.store, scene.config, now=scene.now)
+    scene.pass_minutes(judging, 0.2, 0.2)
+    assert verdicts(judging) == [Verdict.BREACH]
+    judging.flush()
+    judging.catch_up()
+    judging.flush()
+    (finding,) = judging.decision_of("chat").findings
+    assert (finding.verdict, finding.since) == (Verdict.BREACH, T0 + 120)
+    assert finding.readings
+    assert [decision.verdict for decision in scene.stored()] == ["breach"]
+
+
 def test_two_daemons_on_one_target_keep_each_its_own(scene: Scene) -> None:
     left, right = scene.judging(), scene.judging(scene.opened("right"))
     for start in (T0, T0 + 60):

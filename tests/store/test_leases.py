@@ -67,8 +67,6 @@ def test_who_has_lost_it_writes_nothing_and_never_has_it_again(join: Join) -> No
     one._store.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
     set_end(one._store, -LEASE_SECONDS)
     two.take(0.0)
-    two.release(0.0)
-    two.take(0.0)
     with pytest.raises(LeaseLost, match="another process watches as left now"):
         one._store.write([batch(minute(T0 + 60))], 0.0)
     with pytest.raises(LeaseLost):
@@ -95,6 +93,9 @@ def test_it_is_given_back_for_another_to_take_at_once(join: Join) -> None:
     assert two.take(0.0)
     one.release(0.0)
     assert holder(two) == "http://two", "another's cannot be given back"
+    two.release(0.0)
+    with pytest.raises(LeaseLost):
+        two._store.write([batch(minute(T0))], 0.0)
 
 
 def test_the_lease_of_a_process_that_has_ended_is_free(join: Join) -> None:
@@ -132,10 +133,12 @@ def test_a_process_that_began_without_its_database_takes_it_with_its_first_write
 
 def test_in_a_new_file_it_is_not_lost(join: Join) -> None:
     """A damaged file was put aside."""
-    one = join("one")
+    one, two = join("one"), join("two")
     one.take(0.0)
-    one.release(0.0)
+    with one._store.writing(0.0, leased=False) as connection:
+        connection.execute(leases.delete())
     one._store.write([batch(minute(T0))], 0.0)
+    assert not two.take(0.0)
     assert one.take(0.0)
 
 
