@@ -78,11 +78,11 @@ class Lease:
     def look(self) -> bool:
         """Whether any process has it."""
         with self._store.connected() as connection:
-            return self._row(connection)[0] is not None
+            return self._row(connection) is not None
 
     def check(self, connection: sa.Connection) -> None:
         """Raise LeaseLost if another process has it, in a transaction that is to write."""
-        row, _ = self._row(connection)
+        row = self._row(connection)
         ours = row is not None and row.process == self._process
         # One that began while the database was away has not taken it yet; a new file has no row.
         free = row is None or not self.held
@@ -103,17 +103,19 @@ class Lease:
         key = self._key | {"process": process}
         return [leases.c[name] == value for name, value in key.items()]
 
-    def _row(self, connection: sa.Connection) -> tuple[sa.Row[Any] | None, float]:
-        """The row, and the database's time in Unix seconds."""
+    def _row(self, connection: sa.Connection) -> sa.Row[Any] | None:
+        """The row, with the database's time in Unix seconds (``clock``)."""
+        query = sa.select(leases, clock(connection).label("clock"))
         conditions = (leases.c[name] == value for name, value in self._key.items())
-        row = connection.execute(sa.select(leases).where(*conditions)).first()
+        row = connection.execute(query.where(*conditions)).first()
         if row is not None:
             self.holder = Holder(row.process, row.address, row.since)
-        return row, float(connection.execute(sa.select(clock(connection))).scalar_one())
+        return row
 
     def _take(self, connection: sa.Connection) -> bool:
         """Write our row in place of a free one, or of ours; whether nobody was faster."""
-        row, present = self._row(connection)
+        row = self._row(connection)
+        present = clock(connection)
         values = {
             "process": self._process,
             "address": storable(self._address()),
@@ -121,16 +123,16 @@ class Lease:
         }
         if row is None:
             adding = insert(connection, leases).on_conflict_do_nothing()
-            connection.execute(adding, self._key | values | {"since": present})
-        elif row.process == self._process or self._is_free(row, present):
+            connection.execute(adding.values(self._key | values | {"since": present}))
+        elif row.process == self._process or self._is_free(row):
             if row.process != self._process:
                 values["since"] = present
             same = (*self._is(row.process), leases.c.until == row.until)
             connection.execute(leases.update().where(*same).values(values))
-        row, _ = self._row(connection)
+        row = self._row(connection)
         return row is not None and row.process == self._process
 
-    def _is_free(self, row: sa.Row[Any], present: float) -> bool:
+    def _is_free(self, row: sa.Row[Any]) -> bool:
         # One that ends later than any can: the database's clock was set back.
-        ended = not present < row.until <= present + LEASE_SECONDS
+        ended = not row.clock < row.until <= row.clock + LEASE_SECONDS
         return ended or self._is_gone(row.process)
