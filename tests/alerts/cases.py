@@ -184,7 +184,7 @@ def _causes() -> Iterator[Case]:
 def _minutes_only() -> Case:
     """The rule is in breach over minutes; the interval of the hour is not below 1 yet."""
     fault = _fault("SpeculationNetNegative")
-    upper = of("specwatch_speedup_ratio_upper", **MODEL, dimension="all")
+    upper = of("specwatch_speedup_ratio_upper", **MODEL, dimension="all", value="all")
     breached = breach("net-negative", 0.71, 0.9, metric="speedup_ratio")
     (firing,) = fault.firing
     text = firing.description.replace("0.91 times", "1.02 times").replace("1.00", "0.71")
@@ -218,7 +218,7 @@ def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> I
     world = {
         **healthy(), line: 0.4, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
     }  # fmt: skip
-    of_all = [replace(firing, labels=MODEL)]
+    of_all = [replace(firing, labels=everything)]
     yield Case("there is no tap", world, name, 60, of_all)
     sliver = {**world, of(acceptance, **warm): 0.7, _COVERAGE: 0.1}
     yield Case("the tap sees a sliver", sliver, name, 60, of_all)

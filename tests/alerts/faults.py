@@ -12,6 +12,7 @@ from tests.alerts.worlds import (
     MODEL,
     SLO,
     TARGET,
+    at,
     breach,
     in_phase,
     incident,
@@ -68,11 +69,11 @@ _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
 def _breached(
     alert: str, rule: str, metric: str, value: float, threshold: float, description: str
 ) -> Fault:
-    temperature = WARM if rule == "garbage" else "all"
+    bucket = WARM if rule == "garbage" else "all"
     return Fault(
         alert,
-        breach(rule, value, threshold, metric=metric, temperature=temperature),
-        _WARM if rule == "garbage" else MODEL,
+        breach(rule, value, threshold, metric=metric, bucket=bucket),
+        {**MODEL, **at(bucket)},
         description,
         traffic=True,
         speculation=True,
@@ -82,7 +83,7 @@ def _breached(
 _CUSTOM = Fault(
     "SpeculationCustomRule",
     breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
-    {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
+    {**MODEL, **at("all"), "rule": "slow-start", "metric": "ttft_p99"},
     "llama: ttft p99 is 0.7; the threshold is 0.5.",
     traffic=True,
 )

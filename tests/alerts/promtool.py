@@ -190,6 +190,7 @@ def _case(case: Case, alerts: Iterable[Alert]) -> dict[str, Any]:
     }
 
 
+_BUT_ALL = re.compile(r'{{ if ne \$labels\.(\w+) "all" }}(.*?){{ end }}')
 _AT = re.compile(r"{{ with \$labels\.(\w+) }}(.*?){{ end }}")
 
 
@@ -208,6 +209,7 @@ def _expected(firing: Firing, case: Case, named: Sequence[Alert]) -> dict[str, A
     )  # fmt: skip
     labels = {**alert.labels, **firing.labels, "severity": alert.severity}
     summary = _AT.sub(lambda match: _at(labels.get(match[1], ""), match[2]), alert.summary)
+    summary = _BUT_ALL.sub(lambda match: "" if labels[match[1]] == "all" else match[2], summary)
     summary = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels[match[1]], summary)
     return {
         "exp_labels": labels,

@@ -40,15 +40,15 @@ def healthy(last: int = 240) -> dict[str, Value]:
     }
     for bucket in ("all", *BUCKETS):
         world |= _values(
-            {**MODEL, "temperature": bucket}, drafts_per_second=40 if bucket == "all" else 20,
+            {**MODEL, **at(bucket)}, drafts_per_second=40 if bucket == "all" else 20,
             requests_per_second=1, acceptance_ratio=0.7, speedup_ratio=1.4,
             speedup_ratio_lower=1.3, speedup_ratio_upper=1.5,
         )  # fmt: skip
     world[of("specwatch_mean_break_even_acceptance_ratio", **MODEL)] = 0.3
     world[of("specwatch_coverage_ratio", dimension="all", source="tap", **MODEL)] = 0.95
     for rule in DEFAULT_RULES:
-        temperature = BUCKETS[1] if rule.name == "garbage" else "all"
-        scope = {"rule": rule.name, **MODEL, "temperature": temperature}
+        bucket = BUCKETS[1] if rule.name == "garbage" else "all"
+        scope = {"rule": rule.name, **MODEL, **at(bucket)}
         metric = {**scope, "metric": rule.conditions[0].metric}
         world |= {**_values(scope, rule_verdict=0), **_values(metric, rule_value=1)}
         world |= _values(metric, rule_threshold=2)
@@ -158,10 +158,16 @@ def incident(cause: Cause | None) -> dict[str, Value]:
     return {of("specwatch_guard_incident", cause=c, **TARGET): int(c is cause) for c in Cause}
 
 
-def breach(rule: str, value: float, threshold: float, **labels: str) -> dict[str, Value]:
+def at(bucket: str) -> dict[str, str]:
+    """The labels of a temperature bucket, or of ``all`` requests."""
+    return {"dimension": "all" if bucket == "all" else "temperature", "value": bucket}
+
+
+def breach(
+    rule: str, value: float, threshold: float, *, metric: str, bucket: str = "all"
+) -> dict[str, Value]:
     """What a rule says that is in breach."""
-    scope = {"rule": rule, **MODEL, "temperature": "all", **labels}
-    metric = scope.pop("metric")
+    scope = {"rule": rule, **MODEL, **at(bucket)}
     return {
         of("specwatch_rule_verdict", **scope): 1,
         of("specwatch_rule_value", metric=metric, **scope): value,
