@@ -28,7 +28,7 @@ from specwatch.rules.replay import WARM_UP, Firing, Replay, RuleHistory, by_minu
 from specwatch.store.readers import Reader
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
-from specwatch.wording.segments import segment_words, where
+from specwatch.wording.segments import segment_title, where
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
@@ -278,7 +278,7 @@ def _replay_lines(replay: ReplayedTarget, now: float) -> Lines:
         yield from paragraph("  before that only hours are stored, which are not judged")
     columns: Columns[RuleHistory] = {
         "rule": lambda history: shown(history.rule.name, 34),
-        "segment": lambda history: segment_words(history.segment)[:32],
+        "segment": lambda history: segment_title(history.segment)[:32],
         "fired": lambda history: figures.number(len(history.firings)),
         "in breach": lambda history: (
             figures.span(sum(firing.seconds(since, until) for firing in history.firings))

@@ -38,7 +38,7 @@ from specwatch.rules.summary import LatencyView
 from specwatch.scrape.coverage import leading_reasons
 from specwatch.status import DaemonStatus, TargetStatus
 from specwatch.wording import figures, speculation
-from specwatch.wording.segments import segment_words
+from specwatch.wording.segments import segment_title, segment_words
 from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -291,7 +291,7 @@ def _segments(hour: ModelHour, answer: ModelView | None) -> Iterator[StatusSegme
         )
         loses = speedup is not None and speedup.upper < 1
         points = hour.points.get(segment, ())
-        yield StatusSegment(segment_words(segment), points, cells, loses)
+        yield StatusSegment(segment_title(segment), points, cells, loses)
 
 
 def _speedups(answer: ModelView | None) -> dict[Segment, Interval | MeasuredSpeedup]:

@@ -82,6 +82,12 @@ def where(segment: Segment) -> str:
     return f" {at} {segment_words(segment)}"
 
 
+def segment_title(segment: Segment) -> str:
+    """As :func:`segment_words`, but ``temperature (0,0.3]``, beside other dimensions."""
+    dimension = "temperature " if segment.dimension == TEMPERATURE else ""
+    return dimension + segment_words(segment)
+
+
 def segment_words(segment: Segment) -> str:
     """``tool calls``, ``prompts above 16,384 tokens``, ``x-tenant acme``; of temperatures the
     bucket alone, and ``all``."""
