@@ -158,8 +158,8 @@ def starts(windows: Iterable[Window]) -> list[int]:
 
 _counts = st.integers(0, LARGEST)
 _amounts = st.floats(allow_nan=False, allow_infinity=False)
-_millionths = _counts.map(lambda n: n / 1e6)
-"""What is stored in microseconds, or in millionths."""
+_millionths = st.integers(0, LARGEST // 4).map(lambda n: n / 1e6)
+"""What is stored in microseconds, or in millionths: a double has each of them up to 71 years."""
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 _keys = st.text(
     st.characters(codec="utf-8", min_codepoint=32, exclude_characters='"\\'), max_size=12
