@@ -24,7 +24,7 @@ from specwatch.daemon.daemon_server import page_address, server_of
 from specwatch.daemon.discovery_service import DiscoveryService
 from specwatch.daemon.experiment_service import EVERY, ExperimentService
 from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
-from specwatch.daemon.lease_keeper import RENEW_SECONDS, STANDBY_SECONDS, LeaseKeeper
+from specwatch.daemon.lease_keeper import LeaseKeeper
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.scraper import Scraper
@@ -331,8 +331,7 @@ class Daemon:
         watchdog = self._service.watchdog_seconds
         beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
         every(beat, self._heartbeat, delay=0.0, lane="loop")
-        turn = RENEW_SECONDS if self._begun else STANDBY_SECONDS
-        every(turn, self._look_at_lease, delay=turn, lane="lease")
+        every(self._lease.every, self._look_at_lease, delay=self._lease.every, lane="lease")
         if not self._begun:
             return
         for source in self._discovery:

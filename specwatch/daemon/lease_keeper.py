@@ -10,11 +10,12 @@ import structlog
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
 from specwatch.status import LeaseStatus
-from specwatch.store.leases import LEASE_SECONDS, Lease
+from specwatch.store.leases import Lease
 
 _log = structlog.get_logger("specwatch.daemon.lease")
 
-RENEW_SECONDS = 2.0
+_RENEWALS = 4
+"""Renewals while a lease lasts."""
 STANDBY_SECONDS = 1.0
 """How often a process that stands by looks."""
 
@@ -39,6 +40,11 @@ class LeaseKeeper:
         self._patient_until = -math.inf
         """When a process that stands by may take over, on the monotonic clock: after an outage of
         the database the holder comes first."""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two turns."""
+        return self._lease.seconds / _RENEWALS if self.watching else STANDBY_SECONDS
 
     @property
     def lost(self) -> bool:
@@ -69,18 +75,17 @@ class LeaseKeeper:
                 self._lease.lost = True
         elif self._error is not None:
             if self._ask(self._lease.look) is not None:
-                self._patient_until = self._now().monotonic + LEASE_SECONDS
+                self._patient_until = self._now().monotonic + self._lease.seconds
         elif self._now().monotonic >= self._patient_until and self._take():
             self.watching = True
             _log.info("taking_over")
 
     def release(self) -> None:
         """Give the lease back."""
-        if self._lease.held:
-            try:
-                self._lease.release(self._now().wall)
-            except StoreError as error:
-                _log.warning("lease_not_released", detail=str(error))
+        try:
+            self._lease.release(self._now().wall)
+        except StoreError as error:
+            _log.warning("lease_not_released", detail=str(error))
 
     def status(self) -> LeaseStatus:
         """The lease when it was last looked at."""

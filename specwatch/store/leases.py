@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 8.0
 """Seconds without a renewal after which another process takes the lease."""
+SQLITE_LEASE_SECONDS = 30.0
+"""The same in an SQLite file: there each renewal is written to the disk of the watched server, and
+it can mostly be seen that a process on the same machine has ended."""
 
 
 class Holder(NamedTuple):
@@ -61,6 +64,8 @@ class Lease:
         self._key = {"daemon": storable(store.daemon), "shard": shard}
         self._address = address
         self._is_gone = is_gone
+        self.seconds = SQLITE_LEASE_SECONDS if store.url.startswith("sqlite") else LEASE_SECONDS
+        """How long it lasts without a renewal."""
         self.held = False
         """Whether it was ever ours."""
         self.lost = False
@@ -119,7 +124,7 @@ class Lease:
         values = {
             "process": self._process,
             "address": storable(self._address()),
-            "until": present + LEASE_SECONDS,
+            "until": present + self.seconds,
         }
         if row is None:
             adding = insert(connection, leases).on_conflict_do_nothing()
@@ -134,5 +139,5 @@ class Lease:
 
     def _is_free(self, row: sa.Row[Any]) -> bool:
         # One that ends later than any can: the database's clock was set back.
-        ended = not row.clock < row.until <= row.clock + LEASE_SECONDS
+        ended = not row.clock < row.until <= row.clock + self.seconds
         return ended or self._is_gone(row.process)

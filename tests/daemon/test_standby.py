@@ -19,7 +19,7 @@ from specwatch.daemon.workloads import part_of
 from specwatch.domain.model import PodInstance
 from specwatch.domain.shard import Shard
 from specwatch.errors import StoreUnavailable
-from specwatch.store.leases import LEASE_SECONDS, Holder
+from specwatch.store.leases import SQLITE_LEASE_SECONDS, Holder
 from specwatch.store.repository import Store
 from specwatch.store.schema import leases
 from tests.alerts.receiver import Receiver
@@ -97,7 +97,7 @@ class World:
         """Nobody has renewed a lease in time."""
         store = Store(f"sqlite:///{self.database}", daemon="d")
         with store.writing(0.0) as connection:
-            connection.execute(leases.update().values(until=leases.c.until - LEASE_SECONDS))
+            connection.execute(leases.update().values(until=leases.c.until - SQLITE_LEASE_SECONDS))
         store.close()
 
     def counted(self, name: str) -> int:
@@ -275,6 +275,7 @@ class Row:
     def __init__(self) -> None:
         self.ours = self.lost = self.held = False
         self.away = False
+        self.seconds = 8.0
         self.taken = 0
         self.holder: Holder | None = None
 
@@ -319,7 +320,7 @@ def test_after_an_outage_of_the_database_the_holder_comes_first() -> None:
     assert not keeper.ready
     row.away, row.ours = False, True
     keeper.turn()
-    clock.forward(LEASE_SECONDS - 0.1)
+    clock.forward(row.seconds - 0.1)
     keeper.turn()
     assert keeper.ready
     assert not keeper.watching

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specwatch.errors import LeaseLost
-from specwatch.store.leases import LEASE_SECONDS, Lease
+from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
 from specwatch.store.schema import leases
 from tests.fixtures import OpenStore, each_database
@@ -50,12 +50,12 @@ def test_one_process_has_it_until_it_has_not_renewed_it_in_time(join: Join) -> N
     assert one.take(0.0)
     assert not two.take(0.0)
     assert holder(two) == "http://one"
-    set_end(one._store, 0.5 - LEASE_SECONDS)
+    set_end(one._store, 0.5 - one.seconds)
     assert not two.take(0.0)
     assert one.take(0.0), "renewed"
-    set_end(one._store, 0.5 - LEASE_SECONDS)
+    set_end(one._store, 0.5 - one.seconds)
     assert not two.take(0.0)
-    set_end(one._store, -LEASE_SECONDS)
+    set_end(one._store, -one.seconds)
     assert two.take(0.0)
     assert holder(one) == "http://two"
 
@@ -65,7 +65,7 @@ def test_who_has_lost_it_writes_nothing_and_never_has_it_again(join: Join) -> No
     one, two = join("one"), join("two")
     one.take(0.0)
     one._store.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
-    set_end(one._store, -LEASE_SECONDS)
+    set_end(one._store, -one.seconds)
     two.take(0.0)
     with pytest.raises(LeaseLost, match="another process watches as left now"):
         one._store.write([batch(minute(T0 + 60))], 0.0)
@@ -124,7 +124,7 @@ def test_a_process_that_began_without_its_database_takes_it_with_its_first_write
 ) -> None:
     one, two, three = join("one"), join("two"), join("three")
     one.take(0.0)
-    set_end(one._store, -LEASE_SECONDS)
+    set_end(one._store, -one.seconds)
     two._store.write([batch(minute(T0))], 0.0)
     assert holder(two) == "http://two"
     with pytest.raises(LeaseLost):
@@ -147,7 +147,7 @@ def test_of_two_that_take_it_at_once_one_has_it(join: Join) -> None:
     join("one").take(0.0)
     for number in range(5):
         racing = [join(f"{name}{number}") for name in ("a", "b", "c")]
-        set_end(racing[0]._store, -LEASE_SECONDS)
+        set_end(racing[0]._store, -racing[0].seconds)
         ready, taken = threading.Barrier(3), []
 
         def race(lease: Lease, ready: threading.Barrier = ready, taken: list[bool] = taken) -> None:
@@ -173,7 +173,7 @@ def test_a_process_stopped_in_the_middle_of_a_write_keeps_nobody_from_taking_ove
         store.before_write = lease.check
     leases_of[0].take(0.0)
     with one.writing(0.0) as connection:
-        set_end(two, -LEASE_SECONDS)
+        set_end(two, -leases_of[1].seconds)
         assert leases_of[1].take(0.0)
         two.write([batch(minute(T0), cursor=cursor(wall=T0 + 60.0))], 0.0)
         connection.execute(leases.select())
