@@ -27,7 +27,7 @@ UNKNOWN = "unknown"
 _LONGEST_PROMPTS = (256, 2048, 8192, 16_384)
 _PROMPT_LENGTHS = ("1-256", "257-2048", "2049-8192", "8193-16384", "16385+")
 """Classes of prompts by their tokens; the one without an end has those longer than the last of
-the above. What was stored before 8192 was an edge has the class ``2049-16384``."""
+the above."""
 
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")  # RFC 9110, a token
 _SECRET = re.compile(r"authorization|cookie|api-?key|token|secret|password|credential")
