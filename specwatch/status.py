@@ -304,6 +304,8 @@ class DaemonStatus:
     pagers: tuple[PagerStatus, ...] = ()
     deliveries: tuple[DeliveryStatus, ...] = ()
     discovery: tuple[SourceStatus, ...] = ()
+    shard: str = ""
+    """The part of the targets that it watches, such as ``2/3``; empty for all."""
     lease: LeaseStatus = LeaseStatus()
     not_shown: Callable[[str, Exception], None] = lambda _, __: None
     """Called with the name of a target that a defect keeps from being shown, and the error."""

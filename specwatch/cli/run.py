@@ -78,6 +78,7 @@ def command(
     gc.disable()
     from specwatch.actuators.supervisor import Supervisor
     from specwatch.daemon.daemon import Daemon
+    from specwatch.daemon.daemon_loop import DaemonLoop
     from specwatch.runtime import logs
     from specwatch.web.otlp import OtlpExport
 
@@ -92,7 +93,7 @@ def command(
             config.log.level, log_format or config.log.format, no_color=options.no_color()
         )
 
-    def take_over(config: Config) -> None:
+    def on_reload(config: Config) -> None:
         log(config)
         otlp.configure(config.otlp)
 
@@ -104,29 +105,24 @@ def command(
         Daemon,
         environ=os.environ,
         reload=reload if from_file else None,
-        taken_over=take_over,
+        on_reload=on_reload,
         supervisor=supervisor,
     )
-    daemon = new_daemon(config)
-    otlp = OtlpExport(lambda: daemon.status())
+    daemon = DaemonLoop(new_daemon, config)
+    otlp = OtlpExport(daemon.status)
     otlp.configure(config.otlp)
 
     def end(*_: object) -> None:
         if supervisor is None:
             daemon.ask_to_stop()
         else:
-            supervisor.ask_to_stop(then=lambda: daemon.ask_to_stop())
-
-    def run() -> None:
-        nonlocal daemon
-        while daemon.run():  # another process has taken over
-            daemon = new_daemon(daemon.configured)
+            supervisor.ask_to_stop(then=daemon.ask_to_stop)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, lambda *_: daemon.ask_to_reload())
     if supervisor is None:
-        run()
+        daemon.run()
     else:
         mode = stored_mode(config)
         # vLLM starts before the daemon, and stops after it.
@@ -135,7 +131,7 @@ def command(
                 supervisor.start(mode)
             except ActuatorError as error:
                 raise ConfigError(f"COMMAND: {error}") from None
-            run()
+            daemon.run()
         finally:
             supervisor.stop()
     logging.shutdown()

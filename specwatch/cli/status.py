@@ -171,7 +171,8 @@ def _show(answer: DaemonAnswer) -> bool:
     terminal.lines(_problem_lines(answer))
     terminal.line()
     up = figures.span(daemon.now - daemon.started)
-    terminal.line(f"specwatch {shown(daemon.version)} on {shown(daemon.daemon)}, up {up}")
+    shard = f", shard {shown(daemon.shard)}" if daemon.shard else ""
+    terminal.line(f"specwatch {shown(daemon.version)} on {shown(daemon.daemon)}{shard}, up {up}")
     terminal.lines(_store_lines(daemon.store, daemon.now))
     for source in daemon.discovery:
         style = "red" if source.failure or source.refused else ""

@@ -76,19 +76,19 @@ class Daemon:
         *,
         environ: Mapping[str, str],
         reload: Callable[[], Config] | None = None,
-        taken_over: Callable[[Config], None] = lambda _: None,
+        on_reload: Callable[[Config], None] = lambda _: None,
         now: Callable[[], Moment] = current_moment,
         seed: int | None = None,
         supervisor: Supervisor | None = None,
         schedule: Schedule | None = None,
         new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
     ) -> None:
-        """``reload`` reads the configuration again, ``taken_over`` gets the result; ``seed`` fixes
+        """``reload`` reads the configuration again, ``on_reload`` gets the result; ``seed`` fixes
         the start jitter; ``supervisor`` runs vLLM as our child. ``schedule`` runs the jobs, and the
         event loop of ``new_loop`` the scrapes, by default by the system's clocks."""
         self._configured = self.config = config  # the latter with discovered targets
         self._reload = reload
-        self._taken_over = taken_over
+        self._on_reload = on_reload
         self._now = now
         self._random = random.Random(seed)
         self._supervisor = supervisor
@@ -245,6 +245,7 @@ class Daemon:
             deliveries=self._deliveries.status(self.config.report),
             stuck=self.targets.stuck(now),
             silent=self._silent(now),
+            shard="" if self.config.shard is None else str(self.config.shard),
             lease=self._lease.status(),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
@@ -327,7 +328,8 @@ class Daemon:
     def _set_jobs(self) -> None:
         """Schedule every job again."""
         self._schedule.clear()
-        every, changing = self._schedule.every, self.config.discovery
+        every = self._schedule.every
+        changing = self.config.discovery
         watchdog = self._service.watchdog_seconds
         beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
         every(beat, self._heartbeat, delay=0.0, lane="loop")
@@ -439,7 +441,7 @@ class Daemon:
         self._alertmanagers.configure(config.alertmanager, config.external_url)
         with self._configuring:
             self._set_jobs()
-        self._taken_over(self.config)
+        self._on_reload(self.config)
         if fixed:
             _log.warning("restart_needed", keys=fixed)
         _log.info("reloaded", targets=[target.name for target in self.config.targets])

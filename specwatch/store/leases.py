@@ -30,12 +30,8 @@ it can mostly be seen that a process on the same machine has ended."""
 
 
 class Holder(NamedTuple):
-    """The process that has a lease.
+    """Who has a lease: the URL of its page, and since when (Unix seconds of the database's clock)."""
 
-    ``address`` is the URL of its page; ``since`` is in Unix seconds, by the database's clock.
-    """
-
-    process: str
     address: str
     since: float
 
@@ -89,6 +85,7 @@ class Lease:
         """Raise LeaseLost if another process has it, in a transaction that is to write."""
         row = self._row(connection)
         ours = row is not None and row.process == self._process
+        self.held = self.held or ours
         # One that began while the database was away has not taken it yet; a new file has no row.
         free = row is None or not self.held
         if self.lost or not (ours or (free and self._take(connection))):
@@ -114,7 +111,7 @@ class Lease:
         conditions = (leases.c[name] == value for name, value in self._key.items())
         row = connection.execute(query.where(*conditions)).first()
         if row is not None:
-            self.holder = Holder(row.process, row.address, row.since)
+            self.holder = Holder(row.address, row.since)
         return row
 
     def _take(self, connection: sa.Connection) -> bool:

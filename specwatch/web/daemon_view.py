@@ -96,8 +96,9 @@ class TargetView(Struct, frozen=True):
 class DaemonView(Struct, frozen=True):
     """A daemon. Each target is encoded by itself, so that a defect in one hides no other.
 
-    ``problems`` are those of all targets, the greatest harm first; ``lease`` says which process of
-    this name watches. ``groups`` are those with more than one member.
+    ``problems`` are those of all targets, the greatest harm first; ``shard`` is the part of the
+    targets, and ``lease`` says which process of this name watches it. ``groups`` are those with
+    more than one member.
     """
 
     daemon: str
@@ -111,6 +112,7 @@ class DaemonView(Struct, frozen=True):
     alertmanagers: tuple[PagerStatus, ...]
     discovery: tuple[SourceStatus, ...]
     problems: tuple[Problem, ...]
+    shard: str
     lease: LeaseStatus
     targets: list[msgspec.Raw]
     groups: tuple[GroupVerdict, ...] = ()

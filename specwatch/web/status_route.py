@@ -99,6 +99,8 @@ class StatusRoute:
             message = f"No target is called {quoted(chosen)}."
             if status.lease.standby:
                 message = "This process stands by, and watches no target."
+            elif status.shard:
+                message = f"No target of shard {status.shard} is called {quoted(chosen)}."
             return await self._render(_refused, status, 404, "No such target", message)
         # A page is the same for all, and being made does not depend on the request.
         page = self._pages.get(asked, partial(self._page, _only(status, chosen), asked))

@@ -319,6 +319,11 @@ def test_the_daemon_is_shown_and_failures_exit_with_1(
     assert json.loads(as_json.stdout) == surface.get("/api/v1/targets").json
 
 
+def test_a_daemon_of_a_shard_names_it(run: Run, surface: Surface) -> None:
+    surface.status = daemon(shard="2/3")
+    assert "on left, shard 2/3, up" in run("status", "--url", surface.url).stdout
+
+
 def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=STANDBY)
     words = " ".join(run("status", "--url", surface.url).stdout.split())

@@ -129,6 +129,12 @@ def test_a_process_that_began_without_its_database_takes_it_with_its_first_write
     assert holder(two) == "http://two"
     with pytest.raises(LeaseLost):
         three._store.write([batch(minute(T0))], 0.0)
+    two._store.write([batch(minute(T0 + 60))], 0.0)
+    set_end(one._store, -one.seconds)
+    assert one.take(0.0)
+    set_end(one._store, -one.seconds)
+    with pytest.raises(LeaseLost):
+        two._store.write([batch(minute(T0 + 120))], 0.0)
 
 
 def test_in_a_new_file_it_is_not_lost(join: Join) -> None:

@@ -286,6 +286,12 @@ def test_it_says_over_how_many_minutes_its_figures_are(
     assert "Counted by the engine." in text
 
 
+def test_a_daemon_of_a_shard_names_it(surface: Surface) -> None:
+    surface.status = daemon(shard="2/3")
+    assert "specwatch 0.1.0 on left, shard 2/3, up" in " ".join(read(surface).text.split())
+    assert "No target of shard 2/3 is called" in surface.get("/?target=elsewhere").body.decode()
+
+
 def test_a_process_that_stands_by_says_which_one_watches(surface: Surface) -> None:
     surface.status = daemon(lease=STANDBY)
     page = read(surface)
