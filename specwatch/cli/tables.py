@@ -191,7 +191,8 @@ def segment_lines(rows: Iterable[SegmentRow]) -> Lines:
 
     ordered = sorted(rows, key=lambda row: buckets.order_of(row.counted.segment))
     for dimension, group in groupby(ordered, key=lambda row: row.counted.segment.dimension):
-        of_dimension, columns = list(group), _SEGMENTS
+        of_dimension = list(group)
+        columns = _SEGMENTS
         title = "temp" if dimension == TEMPERATURE else kind_title(dimension)[:24]
         if any(row.speedup for row in of_dimension):
             columns = {

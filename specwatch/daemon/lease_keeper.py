@@ -23,8 +23,9 @@ STANDBY_SECONDS = 1.0
 class LeaseKeeper:
     """The lease of this process; nothing raises when the database fails.
 
-    While the database is away, a process that watches goes on: nobody can take over either. One
-    that starts meanwhile watches, too, and is told whether it may write when the database is back.
+    While the database is unavailable, a process that watches continues, since no other process can
+    take over. A process that starts then watches, too, and stands by if the database shows later
+    that another one has the lease.
     """
 
     def __init__(

@@ -125,7 +125,12 @@ class Recorder:
         if outcome.superseded:
             cursors = self.cursors()
             self._supersede({name: cursors[name] for name in outcome.superseded & cursors.keys()})
-            _log.info("counted_by_another", targets=sorted(outcome.superseded)[:_MOST_LOGGED])
+            _log.warning(
+                "counted_by_another",
+                targets=sorted(outcome.superseded)[:_MOST_LOGGED],
+                remedy="another daemon of this name watches them too; each count is stored once. If"
+                " this lasts, give all daemons of the name the same number of shards",
+            )
         if outcome.error is not None and str(outcome.error) != str(before):
             _log.error(
                 "store_write_failed",

@@ -114,7 +114,8 @@ def acceptance_change(
     else:
         note, few = "temperature mix unknown", "too few drafts, now or in the reference"
         then = reference.get(ALL, Tally())
-        strata, tokens_needed = [_stratum(samples, ALL, then)], 0.0
+        strata = [_stratum(samples, ALL, then)]
+        tokens_needed = 0.0
     compared = [stratum for stratum in strata if stratum is not None]
     tokens = sum(stratum.now.of for stratum in compared)
     if not compared or tokens < tokens_needed:

@@ -254,11 +254,14 @@ def _segments(
 ) -> Iterable[tuple[Segment, SegmentSpeedup]]:
     rows = [
         (
-            m, m.sample.segments.get(dimension, {}), m.drafting, m.kept * compared.rate(m),
-            m.step_seconds,
+            one,
+            one.sample.segments.get(dimension, {}),
+            one.drafting,
+            one.kept * compared.rate(one),
+            one.step_seconds,
         )
-        for m in minutes
-    ]  # fmt: skip
+        for one in minutes
+    ]
     drafts: dict[Segment, int] = {}
     for _, tallies, *_ in rows:
         for segment, counted in tallies.items():

@@ -45,7 +45,8 @@ def by_bucket(
             continue
         bucket = Bucket(series.model_name, series.segment)
         if bucket not in buckets:
-            dimension, values = bucket.segment.dimension, counts[bucket.model_name]
+            dimension = bucket.segment.dimension
+            values = counts[bucket.model_name]
             if values[dimension] >= MOST_VALUES:
                 bucket = bucket._replace(segment=Segment(dimension, OTHER))
             elif dimension not in values and len(values) == _MOST_DIMENSIONS:
@@ -75,8 +76,8 @@ def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
 def order_of(segment: Segment) -> tuple[bool, bool, str, int, float, str, str]:
     """A sort key of segments: all requests, temperatures, then the other dimensions; in each those
     with numbers ascending, then words, then what has no value."""
-    dimension, value = segment.dimension, segment.value
-    place = segment != ALL, dimension != TEMPERATURE, dimension
+    value = segment.value
+    place = segment != ALL, segment.dimension != TEMPERATURE, segment.dimension
     found = _NUMBER.match(value)
     if found is not None:
         return *place, 0, float(found[2]), found[1], value

@@ -160,7 +160,8 @@ def superseded(
         for cursor in chain[done:]:
             later = ours and (last is None or (cursor.after or last) >= last)
             if cursor.after in (None, last) or later:
-                last, ours = cursor.wall, True
+                last = cursor.wall
+                ours = True
             else:
                 left_out.append(cursor)
     return left_out, repeated

@@ -91,7 +91,8 @@ def segment_title(segment: Segment) -> str:
 def segment_words(segment: Segment) -> str:
     """``tool calls``, ``prompts above 16,384 tokens``, ``x-tenant acme``; of temperatures the
     bucket alone, and ``all``."""
-    kind, value = segment.dimension, segment.value
+    kind = segment.dimension
+    value = segment.value
     if kind in (ALL.dimension, TEMPERATURE):
         return shown(value)
     if words := _WORDS.get((kind, value)):

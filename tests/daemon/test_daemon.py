@@ -6,7 +6,7 @@ import socket
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -252,15 +252,29 @@ def test_stop_waits_for_no_database_that_hangs(
             thread.join(60)
 
 
+Lock = Callable[[], Callable[[], None]]
+
+
+@pytest.fixture
+def lock(database: Path, monkeypatch: pytest.MonkeyPatch) -> Lock:
+    """Locks the database as another program may, and returns what unlocks it."""
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
+
+    def locked() -> Callable[[], None]:
+        connection = sqlite3.connect(database, isolation_level=None)
+        connection.execute("BEGIN EXCLUSIVE")
+        return connection.close
+
+    return locked
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_database_that_is_away_at_the_start_is_written_to_later(
-    server: SimulatedServer, database: Path, log: Log, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: SimulatedServer, database: Path, log: Log, kind: str, lock: Lock
 ) -> None:
     """Locked, or nothing listens there: the daemon watches, and says so."""
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
     url: Path | str = database
-    lock = sqlite3.connect(database, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
+    unlock = lock()
     if kind == "postgres":
         url = "postgresql+psycopg://nobody@127.0.0.1:1/none"
     with daemon_of(url, target_of(server.url)) as daemon:
@@ -273,8 +287,7 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
         status = daemon.daemon.status()
         assert (status.ready, status.store.queued > 0) == (False, True)
         assert status.store.error is not None
-        lock.execute("ROLLBACK")
-        lock.close()
+        unlock()
         daemon.scrape(seconds=60)
         status = daemon.daemon.status()
         assert status.ready is (kind == "sqlite")
@@ -284,46 +297,40 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
 
 
 def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_stopped(
-    server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+    server: SimulatedServer, database: Path, log: Log, lock: Lock
 ) -> None:
     """What was counted while no daemon ran is told by a cursor that can be read only later."""
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
     target, clock = target_of(server.url), StoppedClock()
     with daemon_of(database, target, clock=clock) as first:
         first.scrape()
         work(server, 5)
         first.scrape()
     work(server, 7)
-    lock = sqlite3.connect(database, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
+    unlock = lock()
     with daemon_of(database, target, clock=clock) as second:
         second.scrape()
         assert events(log, "store_unavailable")
         work(server, 3)
         second.scrape()
-        lock.execute("ROLLBACK")
-        lock.close()
+        unlock()
         second.scrape()
         assert events(log, "resumed_late")
     require_all_stored(database, server)
 
 
 def test_one_that_is_killed_as_soon_as_its_database_is_back_has_lost_nothing(
-    server: SimulatedServer, database: Path, monkeypatch: pytest.MonkeyPatch
+    server: SimulatedServer, database: Path, lock: Lock
 ) -> None:
     """The cursors of minutes that waited are later than what happened before its first page."""
-    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.02)
     target, clock = target_of(server.url), StoppedClock()
     with daemon_of(database, target, clock=clock) as first:
         first.scrape()
     work(server, 7)
-    lock = sqlite3.connect(database, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
+    unlock = lock()
     with daemon_of(database, target, clock=clock) as second:
         second.scrape()
         second.scrape(seconds=60)
-        lock.execute("ROLLBACK")
-        lock.close()
+        unlock()
         second.scrape()
         second.kill()
     work(server, 3)

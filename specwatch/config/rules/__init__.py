@@ -85,7 +85,8 @@ def out_of_place(
     problems: dict[KeyPath, str] = {}
     for index, rule in enumerate(rules.extra):
         path: KeyPath = ("extra", index, "scope")
-        pattern, value = rule.scope.target, rule.scope.value
+        pattern = rule.scope.target
+        value = rule.scope.value
         if targets and not any(fits(pattern, name) for name in targets):
             problems[(*path, "target")] = (
                 f"{quoted(pattern)} fits no target; {nearest(pattern, targets)}"

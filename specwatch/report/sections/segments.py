@@ -125,7 +125,9 @@ def _latency(title: str, rows: Sequence[tuple[Segment, ReportLatency]]) -> Itera
         return
     before = any(one.before for _, one in rows)
     off = any(one.off for _, one in rows)
-    columns, against, missing = ["*Segment", "Mean"], [], []
+    columns = ["*Segment", "Mean"]
+    against = []
+    missing = []
     for known, column, compared, absent in (
         (before, "Mean against before=Vs before", "the period before", "the period before"),
         (off, "Mean against off=Vs off", "without speculation at the same load", "a baseline"),
