@@ -30,7 +30,7 @@ it can mostly be seen that a process on the same machine has ended."""
 
 
 class Holder(NamedTuple):
-    """Who has a lease: the URL of its page, and since when (Unix seconds of the database's clock)."""
+    """Who has a lease: the URL of its page, and since when (Unix time, by the database)."""
 
     address: str
     since: float
