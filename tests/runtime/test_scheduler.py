@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, JobSubmissionEvent
 
 from specwatch.runtime import scheduler
 from specwatch.runtime.scheduler import Schedule
@@ -54,16 +55,10 @@ def test_a_job_that_hangs_holds_only_its_lane(jobs: Schedule) -> None:
 def test_that_a_job_is_skipped_is_said_once_a_minute(
     jobs: Schedule, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leave, entered, seen = threading.Event(), threading.Event(), list[int]()
-
-    def hang() -> None:
-        entered.set()
-        leave.wait(20)
-
-    jobs.every(0.02, hang, delay=0.0, lane="one")
-    jobs.every(0.02, seen.append, 1, delay=0.0, lane="two")
-    assert entered.wait(10)
-    wait_for(lambda: len(seen) >= 5)
+    leave, skips = threading.Event(), list[JobSubmissionEvent]()
+    jobs._scheduler.add_listener(skips.append, EVENT_JOB_MAX_INSTANCES)
+    jobs.every(0.02, leave.wait, 60, delay=0.0, lane="one")
+    wait_for(lambda: len(skips) >= 3)
     leave.set()
     skipped = [record for record in caplog.records if "skipped" in record.getMessage()]
     assert len(skipped) == 1
