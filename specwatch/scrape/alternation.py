@@ -14,7 +14,7 @@ _REMEMBERED_SECONDS = 600.0
 _MOST_SERVERS = 16
 _CLOSER = 0.1
 """A page is of an earlier server that has counted so much less than it would have since the last
-page."""
+page. Where several servers are known to answer, it is of the one that has counted least."""
 
 Counts = Mapping[Series, float]
 
@@ -50,7 +50,8 @@ class Alternation:
         since_last = increments_of(counters, last)
         if since_last is None:
             return self._fell(last, counters, now)
-        known = self._closest(counters, _CLOSER * _size(since_last))
+        closer = 1.0 if self._alternates(now) else _CLOSER
+        known = self._closest(counters, closer * _size(since_last), now)
         if known is None:
             return False
         self._earlier[known] = last
@@ -84,7 +85,7 @@ class Alternation:
         return {series: value - self._held.get(series, 0.0) for series, value in counters.items()}
 
     def _fell(self, last: Counts, counters: Counts, now: float) -> bool:
-        known = self._closest(counters, float("inf"))
+        known = self._closest(counters, float("inf"), now)
         if known is None:
             self._earlier = [*self._earlier, last][-_MOST_SERVERS:]
             self._fell_at = now
@@ -95,14 +96,16 @@ class Alternation:
         self._alternated_at = now
         return True
 
-    def _closest(self, counters: Counts, most: float) -> int | None:
-        """The earlier server whose counters these continue, with so much more at most."""
+    def _closest(self, counters: Counts, most: float, now: float) -> int | None:
+        """The earlier server whose counters these continue, with less than ``most`` more."""
         found = None
         for place, earlier in enumerate(self._earlier):
             grown = increments_of(counters, earlier)
             size = None if grown is None else _size(grown)
-            # What a server has counted since is less than all that it had counted.
-            if size is not None and size < most and size <= _size(earlier):
+            # After a restart counters soon pass those of a short-lived process before it. Those of
+            # a server that answers again have seldom doubled meanwhile.
+            likely = self._alternates(now) or (size is not None and size <= _size(earlier))
+            if size is not None and size < most and likely:
                 found, most = place, size
         return found
 

@@ -57,6 +57,20 @@ def test_servers_that_answer_in_turn_are_recognised_and_not_added_up(
     assert max(window.tally.drafts or 0 for window in windows) <= 600
 
 
+@pytest.mark.parametrize("burst", [40, 4000])
+def test_what_one_server_counts_beside_another_is_no_jump(burst: int) -> None:
+    """Idle servers that have counted 300 and 80 drafts, until the first one gets a burst."""
+    counts = [300, 80]
+    served = []
+    for number in range(60):
+        counts[0] += burst if number == 40 else 0
+        shown = counts[number % 2]
+        served.append(pages.vllm(3 * shown, drafts=shown, start=None))
+    watch, windows = watched(served)
+    assert watch.processes.alternated_at is not None
+    assert drafts(windows) == 0
+
+
 @pytest.mark.parametrize("before", [30, 1_000_000])
 @pytest.mark.parametrize("pages_after", [1, 3, 40])
 def test_a_restart_is_counted_to_the_last_token(before: int, pages_after: int) -> None:
