@@ -78,8 +78,10 @@ class Interrupted:
         point: str,
         how: signal.Signals,
         effects: Callable[[], int],
+        around: tuple[str, ...] = (),
     ) -> None:
-        """``guard`` is its name; ``effects`` says how often the server was changed."""
+        """``guard`` is its name; ``effects`` says how often the server was changed; the daemons run
+        in the namespaces that ``around`` enters."""
         folder.mkdir()
         self.label = f"{how.name} {point} the call, {database.partition(':')[0]}"
         self.point = point
@@ -89,6 +91,7 @@ class Interrupted:
         self._folder = folder
         self._database = database
         self._config = {**config, "guard": {"drain_timeout": "0s", "verify": "10s"}}
+        self._around = around
         self._store = Store(database, daemon="test")
         self._store.open(time.time())
         self._book = GuardBook(self._store)
@@ -106,6 +109,7 @@ class Interrupted:
             "POINTS_FILE": str(self._folder / "points"), "POINTS_SIGNAL": self.how.name,
             "POINTS_GO": str(self._folder / "go"),
         }  # fmt: skip
+        made.around = self._around
         return made
 
     def order(self, goal: Mode) -> None:

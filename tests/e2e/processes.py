@@ -69,6 +69,8 @@ class Process:
     def __init__(self, log: Path, *command: str) -> None:
         self.log = log
         self.environment: dict[str, str] = {}
+        self.around: tuple[str, ...] = ()
+        """What enters the namespaces of a machine, and then becomes the program."""
         self._command = command
         self._log_from = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,7 +94,7 @@ class Process:
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 # If the test run is killed, its processes end with it.
-                ["setpriv", "--pdeathsig", "TERM", *self._command],
+                ["setpriv", "--pdeathsig", "TERM", *self.around, *self._command],
                 env=_environment(self.environment),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip

@@ -50,14 +50,17 @@ class SystemdMachine:
     bound. Units written to ``/etc/systemd/system`` need ``run("systemctl", "daemon-reload")``.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, shared: Iterable[Path] = ()) -> None:
+        """``shared`` are folders that both can write to."""
         self.root = root
+        self._shared = tuple(shared)
 
     def up(self) -> None:
         """Boot it, in one to three seconds; ``subprocess.CalledProcessError`` when that fails."""
         checkout = Path(__file__).parents[2]
         python = {Path(sys.prefix), Path(sys.base_prefix)}
         flags = bindings({checkout, *python})
+        flags += [f"--bind={folder}" for folder in self._shared]
         subprocess.run([SCRIPT, "up", self.root, *flags], check=True, timeout=300)
 
     def down(self) -> None:
@@ -88,6 +91,14 @@ class SystemdMachine:
     def shell(self, script: str) -> str:
         """Run a script with ``sh -e`` inside; returns what it wrote to stdout."""
         return self.run("sh", "-ec", script).stdout
+
+    def seen_from_here(self) -> tuple[str, ...]:
+        """The beginning of a command that runs among our processes, and sees the machine's files
+        and its systemd."""
+        done = subprocess.run(
+            [SCRIPT, "leader", self.root], check=True, timeout=30, capture_output=True, text=True
+        )
+        return ("nsenter", "-t", done.stdout.strip(), "-m", "--")
 
     def show(self, name: str, unit: str) -> str:
         """A property of a unit."""

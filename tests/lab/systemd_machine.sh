@@ -3,6 +3,7 @@
 #
 #   systemd_machine.sh up ROOT [nspawn flags]   boot it; ROOT is an empty folder for its overlay
 #   systemd_machine.sh exec ROOT COMMAND...     run a command inside, as root
+#   systemd_machine.sh leader ROOT              print the process id that its process 1 has here
 #   systemd_machine.sh down ROOT                power it off and remove ROOT
 #
 # Its file system is a copy-on-write overlay of this machine's, so what is installed here is
@@ -11,7 +12,7 @@
 # (--bind-ro=/some/dir). Needs root, overlayfs and the packages systemd-container and dbus.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: ${0##*/} up|exec|down ROOT [arguments]" >&2
+    echo "usage: ${0##*/} up|exec|leader|down ROOT [arguments]" >&2
     exit 2
 fi
 verb=$1 root=$(realpath -m "$2")
@@ -99,9 +100,10 @@ down() {
 case $verb in
 up) up "$@" ;;
 exec) exec nsenter -t "$(leader)" -m -p -u -i -C -- "$@" ;;
+leader) leader ;;
 down) down ;;
 *)
-    echo "unknown verb $verb: expected up, exec or down" >&2
+    echo "unknown verb $verb: expected up, exec, leader or down" >&2
     exit 2
     ;;
 esac
