@@ -57,8 +57,12 @@ class ProblemKind(enum.StrEnum):
 
 
 HARMFUL = (
-    ProblemKind.LOSES, ProblemKind.BURNS, ProblemKind.UNREAD, ProblemKind.STUCK, ProblemKind.HELD,
-)  # fmt: skip
+    ProblemKind.LOSES,
+    ProblemKind.BURNS,
+    ProblemKind.UNREAD,
+    ProblemKind.STUCK,
+    ProblemKind.HELD,
+)
 """Kinds for which somebody has to act now."""
 
 
@@ -209,10 +213,12 @@ def _of_decision(
         if kind is ProblemKind.LOSES or (hour is not None and hour.below(1)):
             losing.add(name)
             yield make(
-                kind=kind, model_name=name, since=present.losing_since,
+                kind=kind,
+                model_name=name,
+                since=present.losing_since,
                 speedup=hour if kind is ProblemKind.LOST else present.speedup,
                 detail=_likely_cause(target, name),
-            )  # fmt: skip
+            )
     unjudged = set()
     for name, known in target.decision.models.items():
         traffic = None if target.without_speculation(name) else known.unjudged(now)
@@ -230,9 +236,11 @@ def _of_decision(
         told |= finding.model_name in unjudged and _only(_UNJUDGED, finding)
         if finding.rule.severity in URGENT and not told:
             yield make(
-                kind=ProblemKind.BREACH, model_name=finding.model_name, since=finding.since,
+                kind=ProblemKind.BREACH,
+                model_name=finding.model_name,
+                since=finding.since,
                 finding=finding_view(finding),
-            )  # fmt: skip
+            )
     for slo in target.decision.slos:
         burning = slo.burning is not None and slo.burning.severity == "critical"
         if burning or (slo.budget_left or 0.0) < 0:

@@ -177,13 +177,14 @@ class TargetStatus(Struct, frozen=True):
     def breaches(self) -> list[Finding]:
         """Rules in breach, without those that speculation which is off leaves without data."""
         return [
-            finding for finding in self.decision.findings
+            finding
+            for finding in self.decision.findings
             if finding.in_breach
             and (
                 finding.seen is not Verdict.NO_DATA
                 or not self.without_speculation(finding.model_name)
             )
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, slots=True)

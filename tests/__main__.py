@@ -45,17 +45,30 @@ class Process:
         reading, writing = os.pipe()
         # With "=", or pytest would take a folder for the one whose settings it is to read.
         command = [
-            sys.executable, "-m", "pytest", "-q",
-            "-p", "tests.plugins.no_skips", "-p", "tests.plugins.file_queue",
-            f"--file-queue={queue}", f"--file-results={writing}",
-            f"--basetemp={queue}/process-{number}", "-o", f"cache_dir={CACHE}/process-{number}",
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.plugins.no_skips",
+            "-p",
+            "tests.plugins.file_queue",
+            f"--file-queue={queue}",
+            f"--file-results={writing}",
+            f"--basetemp={queue}/process-{number}",
+            "-o",
+            f"cache_dir={CACHE}/process-{number}",
             *options,
-        ]  # fmt: skip
+        ]
         with self.output.open("wb") as output:
             self.popen = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, pass_fds=[writing],
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writing],
+            )
         os.close(writing)
         self.results = os.fdopen(reading, "rb")
 

@@ -24,9 +24,17 @@ from tests.fixtures import (
 from tests.postgres import postgres
 
 __all__ = [
-    "log", "only_ours", "open_store", "postgres", "serve", "server_tls",
-    "short_pauses", "sqlite_file", "store", "url",
-]  # fmt: skip
+    "log",
+    "only_ours",
+    "open_store",
+    "postgres",
+    "serve",
+    "server_tls",
+    "short_pauses",
+    "sqlite_file",
+    "store",
+    "url",
+]
 
 # A shell that starts a command in the background has it ignore interrupts, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

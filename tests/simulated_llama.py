@@ -130,9 +130,14 @@ class Work:
     """One completion, token by token, and its timings so far."""
 
     def __init__(
-        self, server: SimulatedLlama, temperature: float, wanted: int, chance: random.Random, *,
+        self,
+        server: SimulatedLlama,
+        temperature: float,
+        wanted: int,
+        chance: random.Random,
+        *,
         cut: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._server = server
         self._temperature = temperature
         self._wanted = wanted
@@ -155,9 +160,12 @@ class Work:
             for _ in range(min(kept + 1, end - self.predicted)):
                 yield self._token()
         done = Generation(
-            self._temperature, self.predicted, self.drafted, self.accepted,
+            self._temperature,
+            self.predicted,
+            self.drafted,
+            self.accepted,
             "stop" if self._cut else "length",
-        )  # fmt: skip
+        )
         with self._server._lock:
             self._server.generations.append(done)
 
@@ -298,9 +306,14 @@ def _completions(asked: dict[str, Any], work: Work, index: int) -> Iterator[dict
 def _completion(asked: dict[str, Any], work: Work, index: int) -> Iterator[dict[str, Any]]:
     for token in work.tokens():
         part = {
-            "index": index, "content": token, "tokens": [work.predicted], "stop": False,
-            "id_slot": 0, "tokens_predicted": work.predicted, "tokens_evaluated": 5,
-        }  # fmt: skip
+            "index": index,
+            "content": token,
+            "tokens": [work.predicted],
+            "stop": False,
+            "id_slot": 0,
+            "tokens_predicted": work.predicted,
+            "tokens_evaluated": 5,
+        }
         if asked.get("timings_per_token"):
             part["timings"] = work.timings
         yield part
@@ -320,8 +333,9 @@ def _whole(path: str, works: list[Work]) -> Any:
         finals = [_final(work, text, 0) for work, text in zip(works, texts, strict=True)]
         return finals[0] if len(finals) == 1 else finals
     chat = path == "/v1/chat/completions"
-    contents = [{"message": {"role": "assistant", "content": t}} if chat else {"text": t}
-            for t in texts]  # fmt: skip
+    contents = [
+        {"message": {"role": "assistant", "content": t}} if chat else {"text": t} for t in texts
+    ]
     choices = [
         {"finish_reason": work.reason, "index": index, **content}
         for index, (work, content) in enumerate(zip(works, contents, strict=True))
@@ -333,16 +347,30 @@ def _whole(path: str, works: list[Work]) -> Any:
 
 def _final(work: Work, text: str, index: int) -> dict[str, Any]:
     return {
-        "index": index, "content": text, "tokens": [], "id_slot": 0, "stop": True, "model": MODEL,
-        "tokens_predicted": work.predicted, "tokens_evaluated": 5,
-        "generation_settings": {"temperature": work._temperature}, "prompt": "hello",
-        "has_new_line": False, "truncated": False, "stop_type": work.stopped,
-        "stopping_word": "", "tokens_cached": work.predicted + 4, "timings": work.timings,
-    }  # fmt: skip
+        "index": index,
+        "content": text,
+        "tokens": [],
+        "id_slot": 0,
+        "stop": True,
+        "model": MODEL,
+        "tokens_predicted": work.predicted,
+        "tokens_evaluated": 5,
+        "generation_settings": {"temperature": work._temperature},
+        "prompt": "hello",
+        "has_new_line": False,
+        "truncated": False,
+        "stop_type": work.stopped,
+        "stopping_word": "",
+        "tokens_cached": work.predicted + 4,
+        "timings": work.timings,
+    }
 
 
 def _base(kind: str) -> dict[str, Any]:
     return {
-        "created": 1_790_000_000, "id": "chatcmpl-simulated", "model": MODEL,
-        "system_fingerprint": FINGERPRINT, "object": kind,
-    }  # fmt: skip
+        "created": 1_790_000_000,
+        "id": "chatcmpl-simulated",
+        "model": MODEL,
+        "system_fingerprint": FINGERPRINT,
+        "object": kind,
+    }

@@ -186,10 +186,19 @@ class VirtualClient:
         if not alive(self._engine):
             return Answer(ask, sent, self._virtual.now, 200, error=ErrorKind.BROKE_OFF)
         return Answer(
-            ask, sent, self._virtual.now, 200, times[0], times[-1], len(times), prompt,
-            sequence.generation_tokens, sequence.finished_reason, self._record(sequence),
+            ask,
+            sent,
+            self._virtual.now,
+            200,
+            times[0],
+            times[-1],
+            len(times),
+            prompt,
+            sequence.generation_tokens,
+            sequence.finished_reason,
+            self._record(sequence),
             f"An answer to {ask.prompt}." if ask.read_text else "",
-        )  # fmt: skip
+        )
 
     async def count_tokens(self, prompt: str) -> int | None:
         """As the engine counts them."""
@@ -261,9 +270,12 @@ class VirtualServer(load_server.Server):
         self._virtual_client = VirtualClient(engine, virtual, target.request_headers)
         self.client = self._virtual_client  # type: ignore[assignment]
         self.engine: MeasuredModel = engine_of(
-            self._look(), engine.settings.engine_version, engine.settings.served, model=model,
+            self._look(),
+            engine.settings.engine_version,
+            engine.settings.served,
+            model=model,
             where=where,
-        )  # fmt: skip
+        )
         self.longest = engine.settings.max_model_len
         self.counted = counted_of(self._look(), self.engine)
         self.meter = Meter(self.engine)

@@ -53,8 +53,10 @@ def test_the_greatest_loss_comes_before_a_server_that_is_gone() -> None:
     gone = target("gone", failure=Failure("refused", "connection refused", NOW - 60))
     mild = losing("mild", Interval(0.9, 0.88, 0.92, 6))
     assert kinds(target("fine"), gone, mild, losing("worst")) == [
-        ("loses", "worst"), ("loses", "mild"), ("unread", "gone"),
-    ]  # fmt: skip
+        ("loses", "worst"),
+        ("loses", "mild"),
+        ("unread", "gone"),
+    ]
 
 
 def test_a_loss_has_the_likely_cause_of_a_breach_of_the_same_model() -> None:

@@ -43,9 +43,20 @@ _COLUMNS = """
     ttft_p50_us ttft_p95_us ttft_p99_us tpot_p50_us tpot_p95_us tpot_p99_us
 """
 _TABLES = (
-    "leases", "experiments", "guard_steps", "guards", "verdicts", "baselines",
-    "cursors", "layouts", "hour_counts", "minute_counts", "contexts", "series", "runs",
-)  # fmt: skip
+    "leases",
+    "experiments",
+    "guard_steps",
+    "guards",
+    "verdicts",
+    "baselines",
+    "cursors",
+    "layouts",
+    "hour_counts",
+    "minute_counts",
+    "contexts",
+    "series",
+    "runs",
+)
 
 
 def upgrade() -> None:

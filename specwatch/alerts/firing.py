@@ -23,20 +23,31 @@ from specwatch.wording.segments import where
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 RULE, SLO_BURN, SERVER_DOWN, SWITCHED_OFF, BLOCKED, FAILED = (
-    "SpeculationRuleBreach", "SpeculationSloBurn", "SpeculationServerDown",
-    "SpeculationSwitchedOff", "SpeculationGuardBlocked", "SpeculationGuardFailed",
-)  # fmt: skip
+    "SpeculationRuleBreach",
+    "SpeculationSloBurn",
+    "SpeculationServerDown",
+    "SpeculationSwitchedOff",
+    "SpeculationGuardBlocked",
+    "SpeculationGuardFailed",
+)
 DOWN_AFTER = 300.0
 """Seconds without an answer after which a server is down: most restarts take less."""
 _BURN_KEEPS = 300.0
 """Seconds: a burn rate of few requests in five minutes goes up and down."""
 IMPLIED: Mapping[str, tuple[str, ...]] = {
     "net-negative": (
-        "net-negative-unexplained", "low-acceptance", "losing-bucket", "bucket-loses",
-        "not-worth-it", "ttft-regression", "tpot-regression", "tail-widening", "acceptance-shift",
+        "net-negative-unexplained",
+        "low-acceptance",
+        "losing-bucket",
+        "bucket-loses",
+        "not-worth-it",
+        "ttft-regression",
+        "tpot-regression",
+        "tail-widening",
+        "acceptance-shift",
     ),
     "garbage": ("low-acceptance", "losing-bucket", "bucket-loses", "acceptance-shift"),
-}  # fmt: skip
+}
 """By a rule in breach: rules that have the same cause, and so cause no alert beside it."""
 
 
@@ -188,8 +199,11 @@ def _of_slo(target: TargetStatus, status: SloStatus, burn: Burn, now: float) -> 
     allowed = 1 - slo.objective
     return Alert(
         {
-            "alertname": SLO_BURN, "slo": slo.name, "severity": burn.severity,
-            "target": target.name, "model_name": model,
+            "alertname": SLO_BURN,
+            "slo": slo.name,
+            "severity": burn.severity,
+            "target": target.name,
+            "model_name": model,
         },
         {
             "summary": f"{target.name}: the error budget of {slo.name} burns {rate:.3g} times too"
@@ -201,39 +215,47 @@ def _of_slo(target: TargetStatus, status: SloStatus, burn: Burn, now: float) -> 
         },
         now,
         keep_firing_for=_BURN_KEEPS,
-    )  # fmt: skip
+    )
 
 
 def _of_guard(target: TargetStatus, state: GuardState, *, acts: bool) -> Iterator[Alert]:
     name, cause = state.target, _cause_of(target, state.incident)
     if state.phase in (Phase.ROLLING_BACK, Phase.HELD):
         yield _alert(
-            state, FAILED, state.since,
+            state,
+            FAILED,
+            state.since,
             f"{name}: switching speculation failed, and the guard holds",
             f"{_sentence(state.why)} Nothing more is done until `specwatch guard resume {name}`",
-        )  # fmt: skip
+        )
     blocked = state.waiting and not state.waiting.startswith(QUEUED)
     if state.phase is Phase.CONFIRMED and acts and blocked:
         yield _alert(
-            state, BLOCKED, state.since,
+            state,
+            BLOCKED,
+            state.since,
             f"{name}: speculation should be switched off, and is not",
             f"{_by(state.incident)}. It waits: {_sentence(state.waiting)}{cause}",
-        )  # fmt: skip
+        )
     if state.phase is Phase.DISABLED and state.waiting == HIDDEN_CHANGE:
         yield _alert(
-            state, BLOCKED, state.since,
+            state,
+            BLOCKED,
+            state.since,
             f"{name}: a change of its owner is hidden while speculation is off",
             f"{state.waiting}. `specwatch guard enable {name}` puts it in force",
-        )  # fmt: skip
+        )
     off = state.phase in (Phase.VERIFYING, Phase.DISABLED) and state.goal == "off"
     incident = state.incident
     if off and incident is not None and incident.cause not in _NO_ALERT.get(state.phase, ()):
         lost = " A trial was lost since." if incident.cause is Cause.TRIAL_LOST else ""
         yield _alert(
-            state, SWITCHED_OFF, incident.began,
+            state,
+            SWITCHED_OFF,
+            incident.began,
             f"{name}: speculation was switched off",
             f"{_by(incident)}.{lost}{cause} The numbers: `specwatch guard explain {incident.id}`",
-        )  # fmt: skip
+        )
 
 
 _NO_ALERT = {

@@ -61,18 +61,28 @@ def _mix(text: str) -> tuple[tuple[float, float], ...]:
 
 
 @click.command(name="advise")
-@click.option("--model", "target", metavar="FOLDER|PARAMS", help="The target: its folder, a .gguf"
-              " file, a name on the hub, or only its number of parameters, such as"
-              " 70B.")  # fmt: skip
+@click.option(
+    "--model",
+    "target",
+    metavar="FOLDER|PARAMS",
+    help="The target: its folder, a .gguf"
+    " file, a name on the hub, or only its number of parameters, such as"
+    " 70B.",
+)
 @click.option("--draft", metavar="FOLDER|PARAMS", help="The draft, likewise.")
 @click.option("--method", help="Drafting method.  [default: that of the draft model]")
 @click.option("--k", type=click.IntRange(min=1), metavar="N", help="Draft tokens per step.")
 @click.option(
     "--gpus", type=_WHOLE, metavar="N", help="GPUs of one server.  [default: those of this machine]"
 )
-@click.option("--gpu-memory", callback=options.parsed(_bytes), metavar="SIZE", help="Memory of each"
-              " GPU: 80GB, or 80GiB, which is 7 % more. Cards sold as 80GB may have 80GiB, so a"
-              " plan that lacks less than 8 % is to be measured, not wrong.")  # fmt: skip
+@click.option(
+    "--gpu-memory",
+    callback=options.parsed(_bytes),
+    metavar="SIZE",
+    help="Memory of each"
+    " GPU: 80GB, or 80GiB, which is 7 % more. Cards sold as 80GB may have 80GiB, so a"
+    " plan that lacks less than 8 % is to be measured, not wrong.",
+)
 @click.option(
     "--gpu-memory-utilization",
     "utilization",
@@ -88,8 +98,13 @@ def _mix(text: str) -> tuple[tuple[float, float], ...]:
 @click.option("--draft-quantization", help="Quantization of the draft.")
 @click.option("--context", type=_WHOLE, metavar="TOKENS", help="Longest request, with its answer.")
 @click.option("--concurrency", type=_WHOLE, metavar="N", help="Usual number of requests at once.")
-@click.option("--temperature", "temperatures", callback=options.parsed(_mix), metavar="T|MIX",
-              help="Temperature of the traffic: 0.7, or 0:60%,0.9:40%.")  # fmt: skip
+@click.option(
+    "--temperature",
+    "temperatures",
+    callback=options.parsed(_mix),
+    metavar="T|MIX",
+    help="Temperature of the traffic: 0.7, or 0:60%,0.9:40%.",
+)
 @click.option("--output-tokens", type=_WHOLE, metavar="N", help="Usual length of an answer.")
 @click.option("--tool-calls", is_flag=True, help="The traffic is agents that call tools in a loop.")
 @click.option("--workload", type=click.Choice(get_args(Workload)), help="Main kind of traffic.")

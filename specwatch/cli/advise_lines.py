@@ -20,8 +20,11 @@ _TITLES: dict[Level, str] = {
     "ok": "Fine",
 }
 _STYLES: dict[Level, str] = {
-    "wrong": "bold red", "doubt": "bold yellow", "note": "bold", "ok": "bold green",
-}  # fmt: skip
+    "wrong": "bold red",
+    "doubt": "bold yellow",
+    "note": "bold",
+    "ok": "bold green",
+}
 _NARROWEST = 40
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _K = re.compile(r"\bk = (\d+)")
@@ -163,8 +166,11 @@ def _expected(advice: Advice, width: int) -> Lines:
         cost = f" and a draft token {costs} {advice.draft_cost:.2g} times a step"
     yield from _wrapped(
         f"Speedup to expect with k = {advice.k}, if the load is low{cost}: assumed, not measured",
-        width, 0, 2, "bold",
-    )  # fmt: skip
+        width,
+        0,
+        2,
+        "bold",
+    )
     columns: Columns[Expected] = {
         "acceptance": lambda row: f"{row.acceptance:.0%}",
         "per token": lambda row: f"{row.per_token:.0%}",
@@ -179,8 +185,11 @@ def _expected(advice: Advice, width: int) -> Lines:
     yield from _wrapped(
         "acceptance: accepted / draft tokens, as everywhere; per token: the chance at each position"
         " that gives it, if all are alike. Real servers stay below: 1.5 to 2x is typical [G].",
-        width, 0, 0, "dim",
-    )  # fmt: skip
+        width,
+        0,
+        0,
+        "dim",
+    )
 
 
 def _bytes(count: float | None) -> str:

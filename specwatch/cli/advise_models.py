@@ -62,9 +62,13 @@ class LocalModels:
             return named
         used = ": only its tokenizer is used" if files is not None else ""
         finding = Finding(
-            "model", "note", f"{name} is incomplete in the hub's cache{used}", missing,
-            "the cache of the hub", f"download all of it: hf download {name}",
-        )  # fmt: skip
+            "model",
+            "note",
+            f"{name} is incomplete in the hub's cache{used}",
+            missing,
+            "the cache of the hub",
+            f"download all of it: hf download {name}",
+        )
         return replace(named, files=files, findings=(*named.findings, finding))
 
     def _folder(self, name: str) -> tuple[ModelFiles | None, str]:
@@ -108,10 +112,12 @@ def gpus(
     if wanted is not None and memory is not None:
         return wanted, memory, ()
     finding = Finding(
-        "memory", "note", "memory: the size of the GPUs' memory is unknown",
+        "memory",
+        "note",
+        "memory: the size of the GPUs' memory is unknown",
         "this machine shows no GPU" if memory is None else "",
         remedy="give --gpus and --gpu-memory, such as --gpus 2 --gpu-memory 80GB",
-    )  # fmt: skip
+    )
     return None, None, (finding,)
 
 

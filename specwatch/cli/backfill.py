@@ -65,43 +65,65 @@ def _header(_: click.Context, __: click.Parameter, values: Sequence[str]) -> Map
 
 @click.command(name="backfill")
 @click.option(
-    "--prometheus", "url", metavar="URL", required=True,
+    "--prometheus",
+    "url",
+    metavar="URL",
+    required=True,
     help="Prometheus, Thanos Query, or Mimir (with a URL that ends in /prometheus).",
-)  # fmt: skip
+)
 @click.option(
-    "--since", default="30d", show_default=True, callback=options.moment, metavar="TIME",
+    "--since",
+    default="30d",
+    show_default=True,
+    callback=options.moment,
+    metavar="TIME",
     help=f"Start, rounded down to the hour. {options.WHEN}",
-)  # fmt: skip
+)
 @click.option(
-    "--until", callback=options.moment, metavar="TIME",
+    "--until",
+    callback=options.moment,
+    metavar="TIME",
     help="End, written like --since.  [default: 15 minutes ago]",
-)  # fmt: skip
+)
 @click.option(
-    "--step", callback=options.parsed(_step), metavar="TIME",
+    "--step",
+    callback=options.parsed(_step),
+    metavar="TIME",
     help="Time between samples, to fetch fewer.  [default: every scrape]",
-)  # fmt: skip
+)
 @click.option(
-    "--selector", default="{}", metavar="SELECTOR",
+    "--selector",
+    default="{}",
+    metavar="SELECTOR",
     help="Servers, like '{job=\"vllm\"}'.  [default: the configuration's targets; without a"
     " configuration all with vLLM's metrics]",
-)  # fmt: skip
+)
 @click.option(
-    "--target", metavar="NAME",
+    "--target",
+    metavar="NAME",
     help="Name of the target, if it is the only one.  [default: the configured one with the host"
     " and port of the instance, or HOST:PORT]",
-)  # fmt: skip
+)
 @click.option(
-    "--all", "everything", is_flag=True,
+    "--all",
+    "everything",
+    is_flag=True,
     help="All servers in Prometheus, even if the configuration does not have them as targets.",
-)  # fmt: skip
+)
 @click.option(
-    "--past-cursor", "past_cursors", is_flag=True,
+    "--past-cursor",
+    "past_cursors",
+    is_flag=True,
     help="Also fill the time after the last scrape of a daemon that ended more than a day ago.",
-)  # fmt: skip
+)
 @click.option(
-    "--header", "headers", multiple=True, callback=_header, metavar="'NAME: VALUE'",
+    "--header",
+    "headers",
+    multiple=True,
+    callback=_header,
+    metavar="'NAME: VALUE'",
     help="HTTP header of each query, like 'X-Scope-OrgID: tenant'. Repeatable.",
-)  # fmt: skip
+)
 @options.path("--bearer-token-file", text="File with the token.")
 @click.option("--user", metavar="NAME", help="User name, with --password-file.")
 @options.path("--password-file", text="File with the password.")
@@ -181,9 +203,14 @@ def _fill(
     from specwatch.lab.backfill.service import Backfill
 
     backfill = Backfill(
-        prometheus, store, daemon, progress.hour, step=given["step"],
-        write=not given["dry_run"], past_cursors=given["past_cursors"],
-    )  # fmt: skip
+        prometheus,
+        store,
+        daemon,
+        progress.hour,
+        step=given["step"],
+        write=not given["dry_run"],
+        past_cursors=given["past_cursors"],
+    )
     filled: list[Filled] = []
     failed: list[str] = []
     in_a_row = 0

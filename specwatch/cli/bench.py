@@ -38,28 +38,38 @@ _OTHER_FILES = 64
 )
 @click.option("--target", metavar="URL", help="The server, or a target of the configuration.")
 @click.option(
-    "--baseline", metavar="URL",
+    "--baseline",
+    metavar="URL",
     help="The same model with speculation the other way: both servers are measured alternately, and"
     " compared.",
-)  # fmt: skip
+)
 @click.option(
-    "--concurrency", "concurrencies", metavar="N,N,...", callback=options.numbers(int, 1, "1,2,4"),
-    default=_CONCURRENCIES, show_default=True,
+    "--concurrency",
+    "concurrencies",
+    metavar="N,N,...",
+    callback=options.numbers(int, 1, "1,2,4"),
+    default=_CONCURRENCIES,
+    show_default=True,
     help="Clients: each sends the next request as soon as it has its answer.",
-)  # fmt: skip
+)
 @click.option(
-    "--rate", "rates", metavar="R,R,...", callback=options.numbers(float, _LEAST_RATE, "0.5,1,2"),
+    "--rate",
+    "rates",
+    metavar="R,R,...",
+    callback=options.numbers(float, _LEAST_RATE, "0.5,1,2"),
     help="Requests a second (Poisson arrivals), in place of --concurrency.",
-)  # fmt: skip
+)
 @click.option(
-    "--dataset", metavar="FILE",
+    "--dataset",
+    metavar="FILE",
     help="Prompts from JSON or JSON lines: ShareGPT, messages, prompt, turns; or random:IN,OUT"
     " for prompts and answers of about so many tokens.",
-)  # fmt: skip
+)
 @options.path(
-    "--output", "-o",
+    "--output",
+    "-o",
     text="Write the result (with --baseline both) as JSON, for `specwatch bench compare`.",
-)  # fmt: skip
+)
 @options.path("--plot", text="With --baseline: draw the speedup, as .svg or .png.")
 @load.loads
 @load.max_tokens_option
@@ -165,9 +175,16 @@ def _plan(given: Mapping[str, Any], *, own_length: bool) -> tuple[BenchPlan, str
     loads = tuple(Load(rate=rate) for rate in given["rates"] or ())
     loads = loads or tuple(Load(concurrency=number) for number in given["concurrencies"])
     plan = BenchPlan(
-        loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
-        max_tokens, given["seed"], tokens, _connections(loads),
-    )  # fmt: skip
+        loads,
+        prompts,
+        given["temperatures"],
+        given["duration"],
+        given["warm_up"],
+        max_tokens,
+        given["seed"],
+        tokens,
+        _connections(loads),
+    )
     return plan, source
 
 

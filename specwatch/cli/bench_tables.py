@@ -28,8 +28,11 @@ from specwatch.wording import experiment_verdicts, figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _STYLES: dict[Verdict, str] = {
-    "ship": "green", "not_worth_it": "yellow", "do_not": "red", "unknown": "",
-}  # fmt: skip
+    "ship": "green",
+    "not_worth_it": "yellow",
+    "do_not": "red",
+    "unknown": "",
+}
 _CHART = 52
 """Greatest width of the chart, without the load and the speedup beside it."""
 _LEAST_CHART, _BESIDE_CHART = 20, 16

@@ -39,32 +39,44 @@ _BUILT_IN = (
     "--on", metavar="URL", help="The same with speculation: measured alternately, and compared."
 )
 @options.path(
-    "--import", "imported", multiple=True,
+    "--import",
+    "imported",
+    multiple=True,
     text="In place of measuring: a result of `vllm bench serve` or AIPerf. Repeatable.",
-)  # fmt: skip
+)
 @click.option(
-    "--target", metavar="NAME",
+    "--target",
+    metavar="NAME",
     help="Target of the baseline.  [default: the configured one with this URL, or HOST:PORT]",
-)  # fmt: skip
+)
 @click.option(
-    "--concurrency", metavar="N,N,...", callback=options.numbers(int, 1, "1,2,4"),
+    "--concurrency",
+    metavar="N,N,...",
+    callback=options.numbers(int, 1, "1,2,4"),
     help="Requests at once; with --import one number, in place of the file's.  [default: up to 1.5"
     " times the load of the traffic, else 1,2,4,8,16]",
-)  # fmt: skip
+)
 @click.option(
-    "--prompt-tokens", type=click.IntRange(min=1), metavar="N",
+    "--prompt-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Mean length of prompts; half and twice that are sent as well.  [default: that of the"
     " traffic]",
-)  # fmt: skip
+)
 @click.option(
-    "--output-tokens", "--max-tokens", "max_tokens", type=click.IntRange(min=LEAST_TOKENS),
-    metavar="N", help="Length of each answer.  [default: the mean of the traffic, else 128]",
-)  # fmt: skip
+    "--output-tokens",
+    "--max-tokens",
+    "max_tokens",
+    type=click.IntRange(min=LEAST_TOKENS),
+    metavar="N",
+    help="Length of each answer.  [default: the mean of the traffic, else 128]",
+)
 @click.option(
-    "--unsteady", is_flag=True,
+    "--unsteady",
+    is_flag=True,
     help="Use a load even if a step took more than twice as long in one round as in another;"
     " otherwise it is measured up to three times, then left out.",
-)  # fmt: skip
+)
 @load.loads
 @load.sending
 @click.pass_context
@@ -118,10 +130,17 @@ def _measure(sources: CalibrationSources, given: Mapping[str, Any]) -> None:
         if lacking is not None:
             doubts.append(_BUILT_IN.format(lacking))
         plan = CalibrationPlan(
-            workload.loads, given["temperatures"], prompts, lengths.prompts, given["duration"],
-            given["warm_up"], lengths.output, given["seed"],
-            "" if given["prompts"] is not None else f"{int(now):x}", given["unsteady"],
-        )  # fmt: skip
+            workload.loads,
+            given["temperatures"],
+            prompts,
+            lengths.prompts,
+            given["duration"],
+            given["warm_up"],
+            lengths.output,
+            given["seed"],
+            "" if given["prompts"] is not None else f"{int(now):x}",
+            given["unsteady"],
+        )
         shape = {
             **asdict(workload),
             "sent_prompt_tokens": lengths.prompts,

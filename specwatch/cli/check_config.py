@@ -74,8 +74,13 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
     refused, 1 when something does not answer, or the guard cannot do its part.
     """
     answer: Json = {
-        "ok": False, "problems": [], "configuration": None, "rules": [], "checks": [], "notes": [],
-    }  # fmt: skip
+        "ok": False,
+        "problems": [],
+        "configuration": None,
+        "rules": [],
+        "checks": [],
+        "notes": [],
+    }
     try:
         config = options.load(file, targets)
     except ConfigError as error:

@@ -66,10 +66,11 @@ _PHASES = (
     _Phase("creative text", 10, lambda server: server.set_acceptance_scale(0.03)),
     _EXPERIMENT,
     _Phase(
-        "creative, restarted", 8,
+        "creative, restarted",
+        8,
         lambda server: server.restart(speculation=False, downtime=_DOWNTIME),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -101,9 +102,12 @@ class _Observed:
 
 @click.command(name="demo")
 @click.option(
-    "--duration", type=click.FloatRange(15, 240), default=117.0, show_default=True,
+    "--duration",
+    type=click.FloatRange(15, 240),
+    default=117.0,
+    show_default=True,
     help="Greatest length in seconds.",
-)  # fmt: skip
+)
 @options.json_option
 def command(duration: float, as_json: bool) -> None:
     """Start a simulated vLLM and the daemon on free ports, and show what the daemon sees.
@@ -170,9 +174,11 @@ class _Demo:
 
     def _config(self) -> Config:
         target = {
-            "url": self._server.url, "interval": "1s", "timeout": "1s",
+            "url": self._server.url,
+            "interval": "1s",
+            "timeout": "1s",
             "switch": {"directory": str(self._folder / "switch")},
-        }  # fmt: skip
+        }
         database = f"sqlite:///{self._folder / 'specwatch.db'}"
         config = options.load(None, [target], database=database, listen="127.0.0.1:0")
         # Shorter than a file may ask for: here requests take two seconds.

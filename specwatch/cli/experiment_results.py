@@ -135,11 +135,14 @@ def against_off(url: str, stored: Switchback, loads: Sequence[str], max_age: flo
         windows = [
             window
             for window in reader.windows(
-                since=now - max_age, until=now, target=stored.target,
-                dimension=ALL.dimension, mode=Mode.STANDBY,
+                since=now - max_age,
+                until=now,
+                target=stored.target,
+                dimension=ALL.dimension,
+                mode=Mode.STANDBY,
             )
             if state.environment.startswith(environment_of(window.environment))
-        ]  # fmt: skip
+        ]
         measurements = reader.measurements(stored.target)
     names = [window.series.model_name for window in windows]
     model = max(sorted(set(names)), key=names.count, default="")

@@ -27,9 +27,14 @@ def command() -> None:
 
 def _output_option(default: str) -> Callable[[_Command], _Command]:
     return click.option(
-        "--output", "-o", "folder", type=click.Path(path_type=Path), default=Path(default),
-        show_default=True, help="Folder to write to.",
-    )  # fmt: skip
+        "--output",
+        "-o",
+        "folder",
+        type=click.Path(path_type=Path),
+        default=Path(default),
+        show_default=True,
+        help="Folder to write to.",
+    )
 
 
 def _runbook_url(text: str) -> str:
@@ -50,23 +55,29 @@ _check_option = click.option(
     "--check", is_flag=True, help="Write nothing; exit with 1 if a file differs."
 )
 _runbook_option = click.option(
-    "--runbook-url", metavar="URL", callback=options.parsed(_runbook_url),
+    "--runbook-url",
+    metavar="URL",
+    callback=options.parsed(_runbook_url),
     help="URL of the runbook. Default: /runbook of the daemon at its external_url, which dashboards"
     " read from its metrics.",
-)  # fmt: skip
+)
 
 
 @command.command()
 @_output_option("systemd")
 @click.option(
-    "--executable", default=systemd_units.DEFAULT_EXECUTABLE, show_default=True,
+    "--executable",
+    default=systemd_units.DEFAULT_EXECUTABLE,
+    show_default=True,
     help="Absolute path of the installed specwatch.",
-)  # fmt: skip
+)
 @click.option(
-    "--config", default=systemd_units.DEFAULT_CONFIG, show_default=True,
+    "--config",
+    default=systemd_units.DEFAULT_CONFIG,
+    show_default=True,
     help="Absolute path of the configuration file of the service. In another folder than the"
     " default, let it contain `database`, so that other commands use the same one.",
-)  # fmt: skip
+)
 @click.option("--gpu", is_flag=True, help="Give access to NVIDIA devices, to read GPU memory.")
 @_check_option
 def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) -> None:

@@ -187,7 +187,7 @@ _order_options = options.all_of(
     options.reason_option,
     options.by_option,
     _with_book,
-)  # fmt: skip
+)
 
 
 @command.command(short_help="switch speculation off, by operator command")
@@ -218,9 +218,17 @@ def enable(**given: Any) -> None:
 
 
 def _switch(
-    goal: Mode, *, book: GuardBook, target: str | None, reason: str, by: str, timeout: float,
-    no_wait: bool, as_json: bool, seconds: float | None = None,
-) -> None:  # fmt: skip
+    goal: Mode,
+    *,
+    book: GuardBook,
+    target: str | None,
+    reason: str,
+    by: str,
+    timeout: float,
+    no_wait: bool,
+    as_json: bool,
+    seconds: float | None = None,
+) -> None:
     now = time.time()
     order = Order(goal, by, now, reason, None if seconds is None else now + seconds)
     carry_out(book, target, order, timeout=None if no_wait else timeout, as_json=as_json)
@@ -230,9 +238,13 @@ def _switch(
 @_target_argument
 @options.since_option
 @click.option(
-    "--limit", default=200, show_default=True, type=click.IntRange(1, 100_000), metavar="N",
+    "--limit",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    metavar="N",
     help="Number of steps, the newest ones.",
-)  # fmt: skip
+)
 @_with_book
 def history(book: GuardBook, target: str | None, since: float, limit: int, as_json: bool) -> None:
     """Show what the guard did and why, oldest first: for TARGET, or for all targets."""

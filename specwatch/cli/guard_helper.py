@@ -13,14 +13,21 @@ from specwatch.cli import options
 @click.argument("unit")
 @options.time_option("--idle", "30s", "Time to wait for the next request.")
 @click.option(
-    "--max-switches", type=click.IntRange(min=2), default=12, show_default=True,
-    envvar="SPECWATCH_GUARD_MAX_SWITCHES", show_envvar=True,
+    "--max-switches",
+    type=click.IntRange(min=2),
+    default=12,
+    show_default=True,
+    envvar="SPECWATCH_GUARD_MAX_SWITCHES",
+    show_envvar=True,
     help="Restarts of UNIT in 24 hours; the last is reserved for switching speculation back on.",
-)  # fmt: skip
+)
 @options.time_option(
-    "--cooldown", "60s", "Time between two restarts of a running UNIT.",
-    envvar="SPECWATCH_GUARD_COOLDOWN", show_envvar=True,
-)  # fmt: skip
+    "--cooldown",
+    "60s",
+    "Time between two restarts of a running UNIT.",
+    envvar="SPECWATCH_GUARD_COOLDOWN",
+    show_envvar=True,
+)
 def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
     from pydantic import ValidationError

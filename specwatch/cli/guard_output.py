@@ -21,9 +21,15 @@ from specwatch.wording.segments import where
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 _STYLES = {
-    "held": "red", "rolling_back": "red", "suspect": "yellow", "confirmed": "yellow",
-    "draining": "yellow", "restarting": "yellow", "verifying": "yellow", "trial": "yellow",
-}  # fmt: skip
+    "held": "red",
+    "rolling_back": "red",
+    "suspect": "yellow",
+    "confirmed": "yellow",
+    "draining": "yellow",
+    "restarting": "yellow",
+    "verifying": "yellow",
+    "trial": "yellow",
+}
 """By phase."""
 _NOTES = {"wrong": "red", "waiting": ""}
 """The styles of notes on it; of all others yellow."""

@@ -41,17 +41,24 @@ _Result = TypeVar("_Result")
 # --- options
 
 max_tokens_option = click.option(
-    "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=OUTPUT_TOKENS,
-    show_default=True, metavar="N", help="Length of each answer in tokens.",
-)  # fmt: skip
+    "--max-tokens",
+    type=click.IntRange(min=LEAST_TOKENS),
+    default=OUTPUT_TOKENS,
+    show_default=True,
+    metavar="N",
+    help="Length of each answer in tokens.",
+)
 sending = options.all_of(
     click.option("--model", metavar="NAME", help="Model name, if the server has more than one."),
     options.path(
         "--prompts", text="File of prompts, one a line; JSON strings may contain line feeds."
     ),
     click.option(
-        "--endpoint", type=click.Choice(["chat", "completions"]), default="chat",
-        show_default=True, help="API to use; completions for a model without a chat template.",
+        "--endpoint",
+        type=click.Choice(["chat", "completions"]),
+        default="chat",
+        show_default=True,
+        help="API to use; completions for a model without a chat template.",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Random seed."),
     options.path("--bearer-token-file", text="File with the API key of the server."),
@@ -59,18 +66,22 @@ sending = options.all_of(
     options.database_option,
     options.file_option,
     options.json_option,
-)  # fmt: skip
+)
 """The options of all commands that send requests."""
 loads = options.all_of(
     options.time_option("--duration", "60s", "Time to measure each load on each server."),
     options.time_option("--warm-up", "5s", "Time to warm up before each load."),
     click.option(
-        "--temperature", "temperatures", metavar="T,T,...", default="0,0.7", show_default=True,
+        "--temperature",
+        "temperatures",
+        metavar="T,T,...",
+        default="0,0.7",
+        show_default=True,
         callback=options.numbers(float, 0, "0,0.7,1"),
         help="Sampling temperatures, each for an equal share of requests.",
     ),
     click.option("--shared", is_flag=True, help="Measure although others use the server."),
-)  # fmt: skip
+)
 """The options of sweeps over loads."""
 
 

@@ -176,11 +176,13 @@ def _bars(rows: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks
         bar = f"{marks.sure * sure}{marks.unsure * (end - sure)}".ljust(room)
         yield (
             (f"{cut(f'{row.temperature:g}', _LABEL):>{_LABEL}} ", ""),
-            *((places.get(place, mark), "bold" if place in places else style)
-              for place, mark in enumerate(bar)),
+            *(
+                (places.get(place, mark), "bold" if place in places else style)
+                for place, mark in enumerate(bar)
+            ),
             (f" {figures.percent(rate.value):>6} ", ""),
             (row.zone, style),
-        )  # fmt: skip
+        )
     if rows and room:
         legend = f"{marks.sure} and {marks.unsure} end at the bounds of the 95% interval"
         if marks.line in places.values():

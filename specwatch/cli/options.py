@@ -87,9 +87,15 @@ def time_option(
 ) -> Callable[[_Command], _Command]:
     """An option that takes a duration, with its help; ``more`` are further names."""
     return click.option(
-        name, *more, default=default, show_default=default is not None, callback=duration,
-        metavar="DURATION", help=text, **settings,
-    )  # fmt: skip
+        name,
+        *more,
+        default=default,
+        show_default=default is not None,
+        callback=duration,
+        metavar="DURATION",
+        help=text,
+        **settings,
+    )
 
 
 def path(*names: str, text: str, **settings: Any) -> Callable[[_Command], _Command]:
@@ -115,10 +121,13 @@ file_option = path(
     "--config", "-c", "file", text=f"Configuration file.  [default: {DEFAULT_FILE}, if it exists]"
 )
 target_option = click.option(
-    "--target", "targets", multiple=True, metavar="URL",
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="URL",
     help="A server to watch, e.g. http://127.0.0.1:8000, in place of a configuration file."
     " Repeatable.",
-)  # fmt: skip
+)
 
 
 def _operator(_: click.Context, __: click.Parameter, text: str | None) -> str:
@@ -146,9 +155,12 @@ def _reason(text: str) -> str:
 
 
 reason_option = click.option(
-    "--reason", default="", callback=_reason, metavar="TEXT",
+    "--reason",
+    default="",
+    callback=_reason,
+    metavar="TEXT",
     help="Reason, shown in status and history.",
-)  # fmt: skip
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 database_option = click.option(
     "--database", metavar="URL", help="The database, in place of the configuration's."
@@ -236,9 +248,13 @@ def load(
     if targets:
         if file is not None:
             raise ConfigError("give either --config or --target, not both")
-        settings = {"database": database, "listen": listen, "targets": [
-            {"url": target} if isinstance(target, str) else target for target in targets
-        ]}  # fmt: skip
+        settings = {
+            "database": database,
+            "listen": listen,
+            "targets": [
+                {"url": target} if isinstance(target, str) else target for target in targets
+            ],
+        }
         settings = {name: value for name, value in settings.items() if value is not None}
         return loading.from_targets((), environ=environ, hostname=hostname, settings=settings)
     if file is None:

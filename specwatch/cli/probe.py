@@ -27,22 +27,35 @@ if TYPE_CHECKING:
     "--target", required=True, metavar="URL", help="The server, or a target of the configuration."
 )
 @click.option(
-    "--compare", metavar="URL",
+    "--compare",
+    metavar="URL",
     help="The same model without speculation: ask both at temperature 0, and show where the answers"
     " part.",
-)  # fmt: skip
+)
 @click.option(
-    "--temperatures", metavar="T,T,...", callback=options.numbers(float, 0, "0,0.7,1"),
-    default="0,0.2,0.4,0.7,1.0,1.3", show_default=True, help="Sampling temperatures.",
-)  # fmt: skip
+    "--temperatures",
+    metavar="T,T,...",
+    callback=options.numbers(float, 0, "0,0.7,1"),
+    default="0,0.2,0.4,0.7,1.0,1.3",
+    show_default=True,
+    help="Sampling temperatures.",
+)
 @click.option(
-    "--requests", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    "--requests",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
     help="Requests at each temperature, with the same prompts.",
-)  # fmt: skip
+)
 @click.option(
-    "--concurrency", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N",
+    "--concurrency",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    metavar="N",
     help="Requests at once; the break-even line is that of this load.",
-)  # fmt: skip
+)
 @options.path("--output", "-o", text="Write the result as JSON.")
 @load.max_tokens_option
 @load.sending
@@ -80,9 +93,13 @@ def command(context: click.Context, /, **given: Any) -> None:
         probe_compare.run(target, given)
         return
     plan = ProbePlan(
-        given["temperatures"], given["requests"], load.prompts(given["prompts"]),
-        given["max_tokens"], given["concurrency"], given["seed"],
-    )  # fmt: skip
+        given["temperatures"],
+        given["requests"],
+        load.prompts(given["prompts"]),
+        given["max_tokens"],
+        given["concurrency"],
+        given["seed"],
+    )
     server = servers.Server(
         target, model=given["model"], endpoint=given["endpoint"], where="--target"
     )

@@ -71,9 +71,13 @@ class ProgressBar:
         self._total = self._total if total is None else total
         if self._bar is not None:
             self._bar.update(
-                self._bar.task_ids[0], description=shown(doing), advance=ended,
-                completed=completed, total=total, rate=rate,
-            )  # fmt: skip
+                self._bar.task_ids[0],
+                description=shown(doing),
+                advance=ended,
+                completed=completed,
+                total=total,
+                rate=rate,
+            )
 
     def note(self, text: str) -> None:
         """Print a line about something that ended; without a bar, with the time left."""

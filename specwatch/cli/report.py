@@ -35,19 +35,23 @@ _SUFFIXES = {".txt": "text", ".md": "md", ".html": "html", ".htm": "html", ".jso
     "--target", "targets", multiple=True, metavar="NAME", help="Only this target. Repeatable."
 )
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS),
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
     help="Format.  [default: by the suffix of --output, else text]",
-)  # fmt: skip
+)
 @options.path("--output", "-o", text="Write the report to a file.  [default: standard output]")
 @click.option("--schema", is_flag=True, help="Print only the JSON schema of reports.")
 @click.option(
-    "--deliver", is_flag=True,
+    "--deliver",
+    is_flag=True,
     help="Write and send the report of the last week, according to `report` in the configuration.",
-)  # fmt: skip
+)
 @click.option(
-    "--retry", is_flag=True,
+    "--retry",
+    is_flag=True,
     help="With --deliver: send the last report again to those who did not receive it.",
-)  # fmt: skip
+)
 @options.file_option
 @options.database_option
 @options.json_option

@@ -153,10 +153,14 @@ def _made(
     now = by.now()
     until = now // HOUR * HOUR
     entry = DeliveredReport(
-        name=_name(now), made=now, since=until - section.since, until=until,
-        formats=section.formats, error=_UNFINISHED,
+        name=_name(now),
+        made=now,
+        since=until - section.since,
+        until=until,
+        formats=section.formats,
+        error=_UNFINISHED,
         channels={name: Sent() for name in section.channels},
-    )  # fmt: skip
+    )
     book.reports.append(entry)
     reports.keep(book)
     try:

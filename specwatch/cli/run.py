@@ -45,9 +45,11 @@ _AGAIN_SECONDS = 1.0
 @click.option("--database", metavar="URL", help="Database, in place of the file's.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to serve on, in place of the file's.")
 @click.option(
-    "--log-format", type=click.Choice(["auto", "json", "console"]), default=None,
+    "--log-format",
+    type=click.Choice(["auto", "json", "console"]),
+    default=None,
     help="Log format, in place of the file's; auto is console on a terminal, else JSON.",
-)  # fmt: skip
+)
 @options.time_option(
     "--stop-timeout", "60s", "Time that COMMAND may take to end before it is killed."
 )

@@ -74,9 +74,13 @@ def command(source: str, timeout: float, as_json: bool) -> None:
                 click.echo(f"the server did not report its model: {error}", err=True)
     unnamed = next(iter(engine.models), "")
     models = summary.models_of(
-        samples, problems, unnamed=unnamed, drafting=engine.drafting,
-        draft_lengths=engine.draft_lengths, prefills=engine.prefills,
-    )  # fmt: skip
+        samples,
+        problems,
+        unnamed=unnamed,
+        drafting=engine.drafting,
+        draft_lengths=engine.draft_lengths,
+        prefills=engine.prefills,
+    )
     if not models:
         raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
     for problem in problems:

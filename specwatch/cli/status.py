@@ -43,9 +43,13 @@ class TargetHead(msgspec.Struct):
     "--url", metavar="URL", help=f"The daemon; by default the configured one, or {_DEFAULT_URL}."
 )
 @click.option(
-    "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
+    "--timeout",
+    callback=options.duration,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
     help="How long to wait for its answer.",
-)  # fmt: skip
+)
 @click.option(
     "--bearer-token-file",
     type=click.Path(path_type=Path),

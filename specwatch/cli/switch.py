@@ -43,13 +43,17 @@ class Outcome(msgspec.Struct, frozen=True):
 @click.command(name="switch")
 @click.argument("target", required=False, metavar="[TARGET]")
 @click.option(
-    "--k", "draft_tokens", type=click.IntRange(min=0), metavar="N",
+    "--k",
+    "draft_tokens",
+    type=click.IntRange(min=0),
+    metavar="N",
     help="Draft tokens of each step, up to those of the launch; 0 is standby.",
-)  # fmt: skip
+)
 @click.option(
-    "--schedule", metavar="JSON",
+    "--schedule",
+    metavar="JSON",
     help="Draft tokens by number of requests in a step, such as [[1,8,4],[9,256,0]].",
-)  # fmt: skip
+)
 @click.option("--launch", is_flag=True, help="Back to what vLLM was launched with.")
 @options.time_option("--lease", "10m", "Time after which vLLM returns to that by itself.")
 @click.option("--url", metavar="URL", help="A server that is not in the configuration.")

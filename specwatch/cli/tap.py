@@ -56,10 +56,12 @@ _EXTRA_SECONDS = 5.0
 
 
 _segments_option = click.option(
-    "--segments", metavar="KIND,KIND", default="",
+    "--segments",
+    metavar="KIND,KIND",
+    default="",
     callback=options.parsed(lambda text: checked_kinds(text.split(",")) if text else ()),
     help="Count by one or two more: prompt_length, stream, output, adapter, header:NAME.",
-)  # fmt: skip
+)
 
 
 @click.group(name="tap", cls=commands.CommandGroup)
@@ -74,22 +76,28 @@ def command() -> None:
 @click.option("--vllm-version", metavar="V", help="Version of vLLM, such as 0.29.0.")
 @click.option("--target", metavar="URL", help="A running vLLM, to get its version from.")
 @click.option(
-    "--temperature-buckets", "buckets", metavar="0,0.3,..",
+    "--temperature-buckets",
+    "buckets",
+    metavar="0,0.3,..",
     help="Upper ends of the temperature buckets, when not the default 0,0.3,0.7,1.",
-)  # fmt: skip
+)
 @_segments_option
 @click.option(
-    "--remove-metrics", is_flag=True,
+    "--remove-metrics",
+    is_flag=True,
     help="Have the tap take the acceptance record out of chat and completions.",
-)  # fmt: skip
+)
 @click.option(
-    "--per-request-metrics", "timings", is_flag=True,
+    "--per-request-metrics",
+    "timings",
+    is_flag=True,
     help="TTFT and TPOT of responses that are not streamed, too (vLLM 0.25).",
-)  # fmt: skip
+)
 @click.option(
-    "--switch", is_flag=True,
+    "--switch",
+    is_flag=True,
     help="What `specwatch switch` needs, to change the draft tokens while vLLM runs.",
-)  # fmt: skip
+)
 @options.path("--switch-directory", text="The directory of the switch.", default=_SWITCH_DIRECTORY)
 @click.option("--systemd", is_flag=True, help="Print a drop-in for vLLM's unit; needs COMMAND.")
 @options.json_option
@@ -272,39 +280,57 @@ def _size(text: str) -> int:
 
 @command.command(short_help="the tap as a reverse proxy, for servers that cannot load it")
 @click.option(
-    "--upstream", required=True, metavar="URL",
+    "--upstream",
+    required=True,
+    metavar="URL",
     help="The server behind the proxy, e.g. http://127.0.0.1:8000.",
-)  # fmt: skip
+)
 @click.option(
-    "--listen", default="127.0.0.1:8001", show_default=True, metavar="HOST:PORT",
+    "--listen",
+    default="127.0.0.1:8001",
+    show_default=True,
+    metavar="HOST:PORT",
     help="Address for the clients.",
-)  # fmt: skip
+)
 @click.option(
-    "--default-temperature", type=click.FloatRange(min=0, max=100), metavar="T",
+    "--default-temperature",
+    type=click.FloatRange(min=0, max=100),
+    metavar="T",
     help="Temperature of requests without one; llama.cpp reports it itself.",
-)  # fmt: skip
+)
 @click.option(
-    "--temperature-buckets", callback=options.parsed(_buckets), metavar="T,T,...",
-    default="0,0.3,0.7,1.0", show_default=True, help="Upper ends of the buckets.",
-)  # fmt: skip
+    "--temperature-buckets",
+    callback=options.parsed(_buckets),
+    metavar="T,T,...",
+    default="0,0.3,0.7,1.0",
+    show_default=True,
+    help="Upper ends of the buckets.",
+)
 @_segments_option
 @click.option(
-    "--remove-metrics", is_flag=True,
+    "--remove-metrics",
+    is_flag=True,
     help="Take the acceptance record out of responses, so that clients do not see it.",
-)  # fmt: skip
+)
 @click.option(
-    "--largest-request", default="16MiB", show_default=True, metavar="SIZE",
+    "--largest-request",
+    default="16MiB",
+    show_default=True,
+    metavar="SIZE",
     callback=options.parsed(_size),
     help="Larger requests pass without being read, and so without a temperature.",
-)  # fmt: skip
+)
 @options.time_option("--connect-timeout", "10s", "Time limit for connecting to the server.")
 @options.time_option(
     "--grace", "30s", "Time that running responses may still take after SIGTERM or SIGINT."
 )
 @click.option(
-    "--log-format", type=click.Choice(["auto", "json", "console"]), default="auto",
-    show_default=True, help="auto is console on a terminal, else JSON.",
-)  # fmt: skip
+    "--log-format",
+    type=click.Choice(["auto", "json", "console"]),
+    default="auto",
+    show_default=True,
+    help="auto is console on a terminal, else JSON.",
+)
 def proxy(
     upstream: str,
     listen: str,

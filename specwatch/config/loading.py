@@ -54,8 +54,14 @@ from specwatch.errors import ConfigError
 from specwatch_tap.temperature import DEFAULT_EDGES, bucket_labels
 
 __all__ = [
-    "Config", "Database", "ListenAddress", "Target", "from_targets", "load", "parse",
-]  # fmt: skip
+    "Config",
+    "Database",
+    "ListenAddress",
+    "Target",
+    "from_targets",
+    "load",
+    "parse",
+]
 
 _LARGEST_FILE = 1 << 20
 
@@ -336,10 +342,14 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
 
 
 _EXPECTED = {
-    "string": "text", "bool": "true or false", "tuple": "a list", "list": "a list",
-    "model": "a mapping of keys to values", "dict": "a mapping of keys to values",
+    "string": "text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "list": "a list",
+    "model": "a mapping of keys to values",
+    "dict": "a mapping of keys to values",
     "mapping": "a mapping of keys to values",
-}  # fmt: skip
+}
 _UNQUOTED = ("true or false", "a number")
 
 

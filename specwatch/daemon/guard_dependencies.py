@@ -51,8 +51,10 @@ class Basis(NamedTuple):
             and self.decision is other.decision
             and (
                 ours is theirs  # no page was read meanwhile
-                or ((ours.failure is None) is (theirs.failure is None)
+                or (
+                    (ours.failure is None) is (theirs.failure is None)
                     and (ours.models, ours.switch, ours.group)
-                    == (theirs.models, theirs.switch, theirs.group))
+                    == (theirs.models, theirs.switch, theirs.group)
+                )
             )
-        )  # fmt: skip
+        )

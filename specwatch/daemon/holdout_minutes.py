@@ -71,9 +71,11 @@ class HoldoutMinutes:
             pace = self._paces[key] = pace_of(theirs, own)
             if pace is not None and not 1 / _NOTED < pace.ratio.value < _NOTED:
                 _log.warning(
-                    "holdout_differs", target=target, holdout=holdout.target,
+                    "holdout_differs",
+                    target=target,
+                    holdout=holdout.target,
                     times_as_slow=round(pace.ratio.value, 3),
-                )  # fmt: skip
+                )
         return self._paces[key]
 
     def _read(self, target: str, since: float, until: float) -> _ByModel:

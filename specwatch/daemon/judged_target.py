@@ -26,8 +26,10 @@ from specwatch.store.repository import Store
 
 _log = structlog.get_logger("specwatch.daemon.rule_service")
 _EVENTS = {
-    Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
-}  # fmt: skip
+    Verdict.BREACH: "rule_breach",
+    Verdict.PASS: "rule_cleared",
+    Verdict.NO_DATA: "rule_ended",
+}
 _GONE = "no requests of that model or segment for a day"
 
 Scope = tuple[str, str, Segment]
@@ -71,11 +73,10 @@ class JudgedTarget:
         minutes = (now - max([HOUR, *windows])) // HOUR * HOUR
         hours = min(now - REFERENCE_SECONDS - 2 * HOUR, minutes)
         spans: list[dict[str, Any]] = [
-            {"since": now - longest, "until": hours, "length": HOUR,
-             "dimension": ALL.dimension},
+            {"since": now - longest, "until": hours, "length": HOUR, "dimension": ALL.dimension},
             {"since": hours, "until": minutes, "length": HOUR},
             {"since": minutes, "until": now},
-        ]  # fmt: skip
+        ]
         for span in spans:
             if span["since"] < span["until"]:
                 read = list(store.windows(target=judge.target, **span))
@@ -85,10 +86,13 @@ class JudgedTarget:
         if measured:
             read = list(
                 store.windows(
-                    target=judge.target, since=measured - HOUR, until=measured + 3 * HOUR,
-                    length=MINUTE, dimension=ALL.dimension,
+                    target=judge.target,
+                    since=measured - HOUR,
+                    until=measured + 3 * HOUR,
+                    length=MINUTE,
+                    dimension=ALL.dimension,
                 )
-            )  # fmt: skip
+            )
             with self.lock:
                 judge.recall(read)
 
@@ -108,9 +112,15 @@ class JudgedTarget:
             elif self.restored and not baselines[name].known and lengths[name] is None:
                 prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
             models[name] = ModelDecision(
-                assessment, baselines[name], prior, cost, latencies[name], present[name],
-                lengths[name], ranks[name],
-            )  # fmt: skip
+                assessment,
+                baselines[name],
+                prior,
+                cost,
+                latencies[name],
+                present[name],
+                lengths[name],
+                ranks[name],
+            )
         open_breaches = self.open_breaches()
         self.causes = {
             scope: cause for scope, cause in self.causes.items() if scope in open_breaches

@@ -93,9 +93,12 @@ class RuleService:
             state = self._states.get(target.name)
             if state is None:
                 judge = Judge(
-                    target.name, rules, config.slos,
-                    max_age=config.baseline.max_age, objective=target.objective,
-                )  # fmt: skip
+                    target.name,
+                    rules,
+                    config.slos,
+                    max_age=config.baseline.max_age,
+                    objective=target.objective,
+                )
                 state = JudgedTarget(judge)
             elif not (same and same_rules and state.judge.objective is target.objective):
                 state.judge.objective = target.objective

@@ -250,8 +250,11 @@ class Scraper:
         self._failures, self._skipped = predecessor._failures, predecessor._skipped
         self._status = msgspec.structs.replace(
             predecessor._status,
-            url=own.url, interval=own.interval, configured_group=own.group, labels=own.labels,
-        )  # fmt: skip
+            url=own.url,
+            interval=own.interval,
+            configured_group=own.group,
+            labels=own.labels,
+        )
 
     def _http_client(self, kind: type[_Client]) -> _Client:
         return kind(

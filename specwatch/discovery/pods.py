@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from lightkube.resources.core_v1 import Pod
 
 _OF_CONTROLLERS = {
-    "pod-template-hash", "controller-revision-hash", "pod-template-generation",
-    "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index",
-}  # fmt: skip
+    "pod-template-hash",
+    "controller-revision-hash",
+    "pod-template-generation",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+}
 """Labels that controllers add, and that say nothing about the server."""
 _LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
 _STARTING = 10.0
@@ -71,9 +74,12 @@ class PodReader:
             return  # vLLM takes minutes to start
         labels = {k: v for k, v in (meta.labels or {}).items() if k not in _OF_CONTROLLERS}
         labels |= {
-            "namespace": meta.namespace or "", "pod": meta.name or "", "container": container,
-            "node": spec.nodeName or "", "instance": f"{meta.namespace}/{meta.name}",
-        }  # fmt: skip
+            "namespace": meta.namespace or "",
+            "pod": meta.name or "",
+            "container": container,
+            "node": spec.nodeName or "",
+            "instance": f"{meta.namespace}/{meta.name}",
+        }
         instance = PodInstance(meta.uid or "", started)
         yield Group((host_port(status.podIP, port),), labels, instance, _workload(meta))
 

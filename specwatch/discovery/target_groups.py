@@ -48,8 +48,12 @@ def parse_groups(data: bytes, where: str, *, is_yaml: bool = False) -> tuple[Gro
             else msgspec.json.decode(data, type=kind)
         )
     except (
-        yaml.YAMLError, msgspec.MsgspecError, ValueError, OverflowError, RecursionError,
-    ) as error:  # fmt: skip
+        yaml.YAMLError,
+        msgspec.MsgspecError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise DiscoveryError(
             DiscoveryReason.MALFORMED,
             f"{where} is not a list of target groups: {' '.join(str(error).split())}; write it"

@@ -207,9 +207,13 @@ class Baseline:
                 continue
             if first and point.firsts:
                 yield Observation(
-                    point.at, demand, point.first_seconds, point.firsts, point.prompt_tokens,
+                    point.at,
+                    demand,
+                    point.first_seconds,
+                    point.firsts,
+                    point.prompt_tokens,
                     length=point.length,
-                )  # fmt: skip
+                )
             elif not first:
                 yield Observation(
                     point.at, demand, point.seconds, point.tokens, length=point.length

@@ -34,9 +34,12 @@ class Point(NamedTuple):
         more = (0.0, 0.0)
         if self.firsts is not None:
             more = extras(
-                self.concurrency, self.tokens, self.prompt_tokens, self.prompt or prompt,
+                self.concurrency,
+                self.tokens,
+                self.prompt_tokens,
+                self.prompt or prompt,
                 self.output or output,
-            )  # fmt: skip
+            )
         return Observation(self.at, self.concurrency, self.seconds, self.tokens, *more, self.length)
 
     @property
@@ -45,9 +48,13 @@ class Point(NamedTuple):
         if not self.firsts:
             return None
         return Observation(
-            self.at, self.arrival_load, self.first_seconds, self.firsts, self.prompt_tokens,
+            self.at,
+            self.arrival_load,
+            self.first_seconds,
+            self.firsts,
+            self.prompt_tokens,
             length=self.length,
-        )  # fmt: skip
+        )
 
 
 def extras(

@@ -93,13 +93,19 @@ class Minute:
         more = (0.0, 0.0)
         if asked is not None:
             more = extras(
-                self.concurrency, self.steps, asked.prompt_tokens, asked.prompt or 0.0,
+                self.concurrency,
+                self.steps,
+                asked.prompt_tokens,
+                asked.prompt or 0.0,
                 asked.output or 0.0,
-            )  # fmt: skip
+            )
         return Observation(
-            float(sample.start + sample.length), self.concurrency, self.pace.seconds,
-            self.steps, *more,
-        )  # fmt: skip
+            float(sample.start + sample.length),
+            self.concurrency,
+            self.pace.seconds,
+            self.steps,
+            *more,
+        )
 
 
 class Plain(NamedTuple):
@@ -314,9 +320,12 @@ class Counterfactual:
                 return NO_LENGTHS
         else:
             more = extras(
-                minute.concurrency, minute.pace.tokens, asked.prompt_tokens, lengths.prompt,
+                minute.concurrency,
+                minute.pace.tokens,
+                asked.prompt_tokens,
+                lengths.prompt,
                 lengths.output or 0.0,
-            )  # fmt: skip
+            )
         prediction = decoding.predict(minute.concurrency, minute.pace.tokens, *more)
         if prediction is None:
             return self._at_demand(minute) or "no baseline at the load that there was"

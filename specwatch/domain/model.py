@@ -41,8 +41,15 @@ ALL = Segment("all", "all")
 UNKNOWN_TEMPERATURE = Segment(TEMPERATURE, UNKNOWN)
 
 LOAD_BINS: tuple[tuple[int, int | None], ...] = (
-    (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
-)  # fmt: skip
+    (1, 1),
+    (2, 2),
+    (3, 4),
+    (5, 8),
+    (9, 16),
+    (17, 32),
+    (33, 64),
+    (65, None),
+)
 """Concurrent running requests, first and last of each bin; the last bin is open."""
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
 _LONGEST = 1.5
@@ -78,23 +85,37 @@ class Mode(enum.StrEnum):
     ON = "on", ModeFacts(True, "on", "Time with speculation on")
     MIXED = "mixed", ModeFacts(True, "mixed", "Time in which it changed")
     """It changed inside the window."""
-    UNKNOWN = "unknown", ModeFacts(
-        None, "unknown", "Time in which it is not known whether the server speculates"
-    )  # fmt: skip
+    UNKNOWN = (
+        "unknown",
+        ModeFacts(None, "unknown", "Time in which it is not known whether the server speculates"),
+    )
     """Neither drafts nor the server show it."""
     STANDBY = "standby", ModeFacts(False, "on standby", "Time in standby")
     """The switch is at 0 draft tokens, with which the drafter still runs."""
-    PREFILL = "prefill", ModeFacts(
-        None, "not judged (prefill)", "Time in which it only prefilled",
-        "the server only prefills, for others that decode",
-    )  # fmt: skip
-    SLEEPING = "sleeping", ModeFacts(
-        None, "not judged (the server sleeps)", "Time in which it slept",
-        "the server sleeps until it is woken",
-    )  # fmt: skip
-    STOPPED = "stopped", ModeFacts(
-        False, "switched off by the engine", "Time in which the engine had switched it off"
-    )  # fmt: skip
+    PREFILL = (
+        "prefill",
+        ModeFacts(
+            None,
+            "not judged (prefill)",
+            "Time in which it only prefilled",
+            "the server only prefills, for others that decode",
+        ),
+    )
+    SLEEPING = (
+        "sleeping",
+        ModeFacts(
+            None,
+            "not judged (the server sleeps)",
+            "Time in which it slept",
+            "the server sleeps until it is woken",
+        ),
+    )
+    STOPPED = (
+        "stopped",
+        ModeFacts(
+            False, "switched off by the engine", "Time in which the engine had switched it off"
+        ),
+    )
     """The engine itself ended speculation until its next start."""
     OFF = "off", ModeFacts(False, "off", "Time with speculation off")
 

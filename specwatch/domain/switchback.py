@@ -235,9 +235,18 @@ def in_environment(state: SwitchbackState, environment: str) -> SwitchbackState:
     if environment == state.environment:
         return state
     return replace(
-        state, environment=environment, order=(), start=None, dropped={}, episodes=0, excluded=0,
-        tokens={}, differences={}, settling={}, tuned={},
-    )  # fmt: skip
+        state,
+        environment=environment,
+        order=(),
+        start=None,
+        dropped={},
+        episodes=0,
+        excluded=0,
+        tokens={},
+        differences={},
+        settling={},
+        tuned={},
+    )
 
 
 class TunedSchedule(Struct, frozen=True, kw_only=True):

@@ -28,8 +28,14 @@ _DURATION = re.compile(
 )
 _LONGEST = 36_500 * 86_400_000
 _UNITS_OF_SIZE = {
-    "GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6, "KiB": 2**10, "kB": 10**3, "B": 1,
-}  # fmt: skip
+    "GiB": 2**30,
+    "GB": 10**9,
+    "MiB": 2**20,
+    "MB": 10**6,
+    "KiB": 2**10,
+    "kB": 10**3,
+    "B": 1,
+}
 _SIZE = re.compile(r"([0-9]+) ?([KMG]iB|[kMG]B|B)")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 

@@ -37,9 +37,12 @@ _MARKS = {
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
 FAMILIES: tuple[Family, ...] = (
-    *(family for engine in ENGINES for family in engine.families), _PROCESS, *TAP, *SEGMENTS,
+    *(family for engine in ENGINES for family in engine.families),
+    _PROCESS,
+    *TAP,
+    *SEGMENTS,
     *SWITCH,
-)  # fmt: skip
+)
 SUPERSEDED: Mapping[str, str] = {
     old: new for engine in ENGINES for old, new in engine.superseded.items()
 }
@@ -47,10 +50,17 @@ SUPERSEDED: Mapping[str, str] = {
 
 GAUGES = frozenset(f.quantity for f in FAMILIES if f.kind == "gauge")
 TAKE_MAXIMUM = frozenset(
-    {"kv_cache_usage", "kv_cache_usage_old", "cache_config", "process_start",
-     "lifetime_acceptance_rate", "switch_draft_tokens", "switch_ordered",
-      "switch_schedule"}
-)  # fmt: skip
+    {
+        "kv_cache_usage",
+        "kv_cache_usage_old",
+        "cache_config",
+        "process_start",
+        "lifetime_acceptance_rate",
+        "switch_draft_tokens",
+        "switch_ordered",
+        "switch_schedule",
+    }
+)
 """Quantities whose samples over several engines combine to their maximum, not their sum."""
 
 
@@ -115,9 +125,16 @@ SAMPLES: Mapping[str, SampleName] = {
 """Every sample name that we read, exactly as on a page."""
 
 _NOT_CONFIGURATION = frozenset(
-    {"engine", "model_name", "num_gpu_blocks", "num_cpu_blocks", "kv_cache_size_tokens",
-     "kv_cache_max_concurrency", "pid"}
-)  # fmt: skip
+    {
+        "engine",
+        "model_name",
+        "num_gpu_blocks",
+        "num_cpu_blocks",
+        "kv_cache_size_tokens",
+        "kv_cache_max_concurrency",
+        "pid",
+    }
+)
 """Labels that are not configuration: the size of the cache is measured at each start.
 
 Nor are those of Ray, such as ``WorkerId``: no others begin with a capital letter.

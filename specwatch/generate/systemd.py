@@ -10,9 +10,13 @@ DEFAULT_EXECUTABLE = "/opt/specwatch/bin/specwatch"
 DEFAULT_CONFIG = "/etc/specwatch/specwatch.yml"
 
 _FILES = (
-    "specwatch.service", "specwatch-report.service", "specwatch-report.timer",
-    "specwatch-guard@.service", "specwatch-guard@.socket", "specwatch.sysusers",
-)  # fmt: skip
+    "specwatch.service",
+    "specwatch-report.service",
+    "specwatch-report.timer",
+    "specwatch-guard@.service",
+    "specwatch-guard@.socket",
+    "specwatch.sysusers",
+)
 
 _SPELT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@+=:,./-")

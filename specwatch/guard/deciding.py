@@ -169,10 +169,17 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             reason = f"the trial was won: speedup {with_interval(speedup)}"
         clear = speedup is None or speedup.lower > 1
         return to(
-            state, Phase.OBSERVING, seen.now, reason, inputs,
-            incident=None, delay=0.0 if clear else state.delay, early_pause=_EARLY, early_at=0.0,
+            state,
+            Phase.OBSERVING,
+            seen.now,
+            reason,
+            inputs,
+            incident=None,
+            delay=0.0 if clear else state.delay,
+            early_pause=_EARLY,
+            early_at=0.0,
             disabled_at=None,
-        )  # fmt: skip
+        )
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
     switches = by_switch(state, seen, policy, Mode.OFF)
@@ -239,15 +246,26 @@ def switched(state: GuardState, seen: Situation) -> Step | None:
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
-        state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by another tool",
-        goal=seen.mode, incident=None, elsewhere=seen.now, standby=False, **NOT_DISABLED,
-    )  # fmt: skip
+        state,
+        Phase.OBSERVING,
+        seen.now,
+        f"speculation was switched {seen.mode} by another tool",
+        goal=seen.mode,
+        incident=None,
+        elsewhere=seen.now,
+        standby=False,
+        **NOT_DISABLED,
+    )
 
 
 def blocked(
-    state: GuardState, seen: Situation, policy: Guard, goal: Mode = Mode.OFF, *,
+    state: GuardState,
+    seen: Situation,
+    policy: Guard,
+    goal: Mode = Mode.OFF,
+    *,
     goes_on: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Why the guard may not begin an automatic action; empty if it may.
 
     An action that only ``goes_on`` in another way does not wait for the next one's turn.
@@ -294,25 +312,48 @@ def restart_blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
 
 
 def begin(
-    state: GuardState, seen: Situation, policy: Guard, goal: Mode, incident: Incident,
-    reason: str, inputs: Mapping[str, Any] | None = None, *, counts: bool = True,
-) -> Step:  # fmt: skip
+    state: GuardState,
+    seen: Situation,
+    policy: Guard,
+    goal: Mode,
+    incident: Incident,
+    reason: str,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    counts: bool = True,
+) -> Step:
     """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
     if incident.cause not in WITHOUT_STANDBY and by_switch(state, seen, policy, goal):
         return to(
-            state, Phase.RESTARTING, seen.now, reason, inputs,
-            goal=goal, incident=incident, why="", standby=True,
+            state,
+            Phase.RESTARTING,
+            seen.now,
+            reason,
+            inputs,
+            goal=goal,
+            incident=incident,
+            why="",
+            standby=True,
             actions=(*acted, seen.now) if counts else acted,
             **{**NO_RESTART, "began": seen.now},
-        )  # fmt: skip
+        )
     return to(
-        state, Phase.DRAINING, seen.now, reason, inputs,
-        goal=goal, incident=incident, why="", hooked=bool(hooks.before or hooks.after),
-        from_standby=state.standby, standby=False,
-        actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
-    )  # fmt: skip
+        state,
+        Phase.DRAINING,
+        seen.now,
+        reason,
+        inputs,
+        goal=goal,
+        incident=incident,
+        why="",
+        hooked=bool(hooks.before or hooks.after),
+        from_standby=state.standby,
+        standby=False,
+        actions=(*acted, seen.now) if counts else acted,
+        **NO_RESTART,
+    )
 
 
 def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> bool:
@@ -325,14 +366,26 @@ def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> 
 def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
     if seen.mode is not Mode.ON:
         return to(
-            state, Phase.DISABLED, seen.now, reason,
-            goal=Mode.OFF, disabled_at=seen.now, rearm_at=until,
+            state,
+            Phase.DISABLED,
+            seen.now,
+            reason,
+            goal=Mode.OFF,
+            disabled_at=seen.now,
+            rearm_at=until,
             incident=incident_of(state, Cause.PERSON, seen),
-        )  # fmt: skip
+        )
     return to(
-        state, Phase.OBSERVING, seen.now, reason,
-        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **NOT_DISABLED,
-    )  # fmt: skip
+        state,
+        Phase.OBSERVING,
+        seen.now,
+        reason,
+        goal=Mode.ON,
+        incident=None,
+        elsewhere=seen.now,
+        standby=False,
+        **NOT_DISABLED,
+    )
 
 
 def _calm(state: GuardState, seen: Situation) -> Step | None:
@@ -368,6 +421,11 @@ def incident_of(
     if breach is None:
         return Incident(id_, cause, seen.now)
     return Incident(
-        id_, cause, seen.now, breach.rule, breach.model_name, breach.segment,
+        id_,
+        cause,
+        seen.now,
+        breach.rule,
+        breach.model_name,
+        breach.segment,
         dict(breach.inputs),
-    )  # fmt: skip
+    )

@@ -59,12 +59,16 @@ def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         requests = "1 request" if count == 1 else f"{count} requests"
         reason = f"drained for {waited}; cutting off {requests} under way"
     return to(
-        state, Phase.RESTARTING, seen.now, reason,
+        state,
+        Phase.RESTARTING,
+        seen.now,
+        reason,
         {} if seen.load is None else {"requests": seen.load},
         # After a change by its owner it may serve other models.
         models=() if seen.service.stale else tuple(sorted(seen.models)),
-        instance=seen.service.instance, began=seen.now,
-    )  # fmt: skip
+        instance=seen.service.instance,
+        began=seen.now,
+    )
 
 
 def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -98,10 +102,17 @@ def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if service is not None and known and service.mode not in (None, state.goal):
         # Its owner configured it to start in the other mode meanwhile: accept that.
         return to(
-            state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
-            goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None,
+            state,
+            Phase.OBSERVING,
+            seen.now,
+            "another tool changed how it starts",
+            goal=None,
+            incident=None,
+            elsewhere=seen.now,
+            disabled_at=None,
+            rearm_at=None,
             delay=0.0,
-        )  # fmt: skip
+        )
     if seen.settled is ProcessState.STOPPED and seen.now - issued >= DOWN_FOR:
         return held(state, seen, "the server was stopped by hand after the restart")
     if state.healthy_at is not None:
@@ -147,9 +158,14 @@ def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | No
     gone = state.down_since is not None and seen.now - state.down_since >= DOWN_FOR
     if gone and state.attempts < MOST_ATTEMPTS:
         return to(
-            state, Phase.ROLLING_BACK, seen.now, "the process is not there: trying again",
-            issued=None, down_since=None, attempts=state.attempts + 1,
-        )  # fmt: skip
+            state,
+            Phase.ROLLING_BACK,
+            seen.now,
+            "the process is not there: trying again",
+            issued=None,
+            down_since=None,
+            attempts=state.attempts + 1,
+        )
     if seen.now - state.issued < policy.start_timeout:
         return None
     return held(state, seen, f"{state.why}; and it has not come back since")
@@ -263,13 +279,19 @@ def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -
     incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
     delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
     return to(
-        state, Phase.DRAINING, seen.now, reason,
-        goal=Mode.ON, incident=incident,
+        state,
+        Phase.DRAINING,
+        seen.now,
+        reason,
+        goal=Mode.ON,
+        incident=incident,
         # If switching it on is given up, it stays off with a trial due, as after any action.
-        disabled_at=seen.now, rearm_at=seen.now + delay,
-        hooked=bool(policy.hooks.before or policy.hooks.after), from_standby=False,
+        disabled_at=seen.now,
+        rearm_at=seen.now + delay,
+        hooked=bool(policy.hooks.before or policy.hooks.after),
+        from_standby=False,
         **NO_RESTART,
-    )  # fmt: skip
+    )
 
 
 def compares(state: GuardState) -> bool:
@@ -289,18 +311,30 @@ def arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> S
         stays = cause in (Cause.PERSON, Cause.HOLDOUT)
         rearm_at = state.rearm_at if stays else seen.now + delay
         return to(
-            state, Phase.DISABLED, seen.now, reason,
-            disabled_at=seen.now, rearm_at=rearm_at, delay=delay,
-        )  # fmt: skip
+            state,
+            Phase.DISABLED,
+            seen.now,
+            reason,
+            disabled_at=seen.now,
+            rearm_at=rearm_at,
+            delay=delay,
+        )
     if cause is Cause.TRIAL:
         return to(state, Phase.TRIAL, seen.now, reason, standby=False)
     ours = cause in (Cause.ORDER_OVER, Cause.NOT_HELPED)
     elsewhere = state.elsewhere if ours else seen.now
     return to(
-        state, Phase.OBSERVING, seen.now, reason,
-        incident=None, elsewhere=elsewhere, disabled_at=None, rearm_at=None, delay=0.0,
+        state,
+        Phase.OBSERVING,
+        seen.now,
+        reason,
+        incident=None,
+        elsewhere=elsewhere,
+        disabled_at=None,
+        rearm_at=None,
+        delay=0.0,
         standby=False,
-    )  # fmt: skip
+    )
 
 
 def _given_up(state: GuardState, policy: Guard) -> str:
@@ -326,9 +360,16 @@ def _abandoned(state: GuardState, seen: Situation, why: str) -> Step:
     counted = state.actions[:-1] if own else state.actions
     incident = None if phase is Phase.OBSERVING else state.incident
     return to(
-        state, phase, seen.now, f"given up: {why}", goal=goal, actions=counted, incident=incident,
-        standby=state.from_standby, **_still_disabled(state, seen),
-    )  # fmt: skip
+        state,
+        phase,
+        seen.now,
+        f"given up: {why}",
+        goal=goal,
+        actions=counted,
+        incident=incident,
+        standby=state.from_standby,
+        **_still_disabled(state, seen),
+    )
 
 
 def _still_disabled(state: GuardState, seen: Situation) -> dict[str, Any]:
@@ -409,8 +450,15 @@ def _down(state: GuardState, seen: Situation) -> Step | None:
 
 def _roll_back(state: GuardState, seen: Situation, why: str) -> Step:
     return to(
-        state, Phase.ROLLING_BACK, seen.now, why,
-        goal=_other(state.goal), why=why, issued=None, healthy_at=None, down_since=None,
+        state,
+        Phase.ROLLING_BACK,
+        seen.now,
+        why,
+        goal=_other(state.goal),
+        why=why,
+        issued=None,
+        healthy_at=None,
+        down_since=None,
         attempts=0,
         instance=seen.service.instance if seen.service else None,
-    )  # fmt: skip
+    )

@@ -37,9 +37,16 @@ class Phase(enum.StrEnum):
 HIDDEN_CHANGE = "its owner changed how it starts, and our file hides that: enable it"
 """What a state waits for while speculation is off by a file of ours that is out of date."""
 
-CALM = frozenset({
-    Phase.OBSERVING, Phase.SUSPECT, Phase.CONFIRMED, Phase.DISABLED, Phase.TRIAL, Phase.HELD,
-})  # fmt: skip
+CALM = frozenset(
+    {
+        Phase.OBSERVING,
+        Phase.SUSPECT,
+        Phase.CONFIRMED,
+        Phase.DISABLED,
+        Phase.TRIAL,
+        Phase.HELD,
+    }
+)
 """Phases in which no action is under way."""
 
 
@@ -184,8 +191,12 @@ class GuardState:
         if self.phase is Phase.DRAINING:
             return Mode.OFF if self.goal is Mode.ON else Mode.ON
         switched = self.phase in (
-            Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK, Phase.HELD
-        )  # fmt: skip
+            Phase.RESTARTING,
+            Phase.VERIFYING,
+            Phase.DISABLED,
+            Phase.ROLLING_BACK,
+            Phase.HELD,
+        )
         return Mode.OFF if switched and self.goal is Mode.OFF else Mode.ON
 
     @property
@@ -235,18 +246,31 @@ class Step:
 
 
 def to(
-    state: GuardState, phase: Phase, now: float, reason: str,
-    inputs: Mapping[str, Any] | None = None, **changes: Any,
-) -> Step:  # fmt: skip
+    state: GuardState,
+    phase: Phase,
+    now: float,
+    reason: str,
+    inputs: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Step:
     """A step into a phase that begins ``now``; ``changes`` are to fields of the state."""
     after = replace(state, phase=phase, since=now, waiting="", **changes)
     return Step(after, reason, inputs or {})
 
 
-NO_RESTART: Mapping[str, Any] = MappingProxyType({
-    "models": (), "instance": None, "began": None, "issued": None, "healthy_at": None,
-    "down_since": None, "started": None, "deaths": 0, "attempts": 0,
-})  # fmt: skip
+NO_RESTART: Mapping[str, Any] = MappingProxyType(
+    {
+        "models": (),
+        "instance": None,
+        "began": None,
+        "issued": None,
+        "healthy_at": None,
+        "down_since": None,
+        "started": None,
+        "deaths": 0,
+        "attempts": 0,
+    }
+)
 """The fields of a state about a restart, before it begins."""
 
 

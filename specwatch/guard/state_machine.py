@@ -125,14 +125,27 @@ def resume(state: GuardState, *, by: str, now: float) -> Step | None:
         # The guard had switched it off: a trial follows, later than without the failure.
         delay = 2 * max(state.delay, _LEAST_DELAY)
         return to(
-            state, Phase.DISABLED, now, f"resumed by {by}",
-            pause=None, why="", disabled_at=now, rearm_at=now + delay, delay=delay,
-        )  # fmt: skip
+            state,
+            Phase.DISABLED,
+            now,
+            f"resumed by {by}",
+            pause=None,
+            why="",
+            disabled_at=now,
+            rearm_at=now + delay,
+            delay=delay,
+        )
     if state.phase is Phase.HELD:
         return to(
-            state, Phase.OBSERVING, now, f"resumed by {by}",
-            pause=None, goal=None, incident=None, why="",
-        )  # fmt: skip
+            state,
+            Phase.OBSERVING,
+            now,
+            f"resumed by {by}",
+            pause=None,
+            goal=None,
+            incident=None,
+            why="",
+        )
     if state.pause is None:
         return None
     return Step(replace(state, pause=None), f"resumed by {by}")

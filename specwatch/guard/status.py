@@ -11,11 +11,17 @@ from msgspec import Struct
 from specwatch.guard.state import GuardState
 
 ACTIONS = (
-    ("disable", "done"), ("disable", "failed"), ("disable", "held"),
-    ("enable", "done"), ("enable", "failed"), ("enable", "held"),
-    ("hook_before", "done"), ("hook_before", "failed"),
-    ("hook_after", "done"), ("hook_after", "failed"),
-)  # fmt: skip
+    ("disable", "done"),
+    ("disable", "failed"),
+    ("disable", "held"),
+    ("enable", "done"),
+    ("enable", "failed"),
+    ("enable", "held"),
+    ("hook_before", "done"),
+    ("hook_before", "failed"),
+    ("hook_after", "done"),
+    ("hook_after", "failed"),
+)
 """The counters of a guard, by action and result."""
 
 

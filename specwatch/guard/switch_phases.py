@@ -90,11 +90,16 @@ def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | Non
         return wait(state, f"{_LOST}: {seen.switch_error}")
     if seen.switch_error:
         return to(
-            state, Phase.OBSERVING, seen.now,
+            state,
+            Phase.OBSERVING,
+            seen.now,
             f"its order is not in force any more: {seen.switch_error}",
-            goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False,
+            goal=Mode.ON,
+            incident=None,
+            elsewhere=seen.now,
+            standby=False,
             **deciding.NOT_DISABLED,
-        )  # fmt: skip
+        )
     if state.waiting.startswith(_LOST):
         return Step(replace(state, waiting=""), "the switch can be reached again")
     return _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
@@ -109,9 +114,16 @@ def _overridden(state: GuardState, seen: Situation) -> Step | None:
     if not seen.overridden:
         return None
     return to(
-        state, Phase.OBSERVING, seen.now, f"the switch was set by {seen.overridden}",
-        goal=Mode.ON, incident=None, elsewhere=seen.now, standby=False, **deciding.NOT_DISABLED,
-    )  # fmt: skip
+        state,
+        Phase.OBSERVING,
+        seen.now,
+        f"the switch was set by {seen.overridden}",
+        goal=Mode.ON,
+        incident=None,
+        elsewhere=seen.now,
+        standby=False,
+        **deciding.NOT_DISABLED,
+    )
 
 
 def _unfollowed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -127,9 +139,11 @@ def _restart_that_pays(state: GuardState, seen: Situation, policy: Guard) -> Ste
     if seen.standby_cost is None or seen.service is None or not by_rule:
         return None
     if not worth_it(
-        seen.standby_cost.inverse(), speculating=True, horizon=policy.rearm.wait(cost),
+        seen.standby_cost.inverse(),
+        speculating=True,
+        horizon=policy.rearm.wait(cost),
         restart_seconds=2 * cost,
-    ):  # fmt: skip
+    ):
         return None
     later = replace(state, no_switch_until=seen.now + _REST)
     if state.incident is None or deciding.blocked(replace(later, standby=False), seen, policy):
@@ -170,8 +184,14 @@ def _by_restart(
         )
     rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
     return to(
-        state, Phase.RESTARTING, seen.now, f"{why}; {refused}",
-        goal=Mode.ON, incident=incident and replace(incident, cause=Cause.NOT_HELPED),
-        no_switch_until=seen.now + _REST, backoff=rest, rests_until=seen.now + rest,
+        state,
+        Phase.RESTARTING,
+        seen.now,
+        f"{why}; {refused}",
+        goal=Mode.ON,
+        incident=incident and replace(incident, cause=Cause.NOT_HELPED),
+        no_switch_until=seen.now + _REST,
+        backoff=rest,
+        rests_until=seen.now + rest,
         **NO_RESTART,
-    )  # fmt: skip
+    )

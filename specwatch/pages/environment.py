@@ -72,12 +72,17 @@ FILTERS: dict[str, Callable[..., str]] = {
     **{
         function.__name__: function
         for function in (
-            figures.number, figures.compact, figures.percent, figures.seconds, figures.span,
-            figures.counted, figures.moment,
+            figures.number,
+            figures.compact,
+            figures.percent,
+            figures.seconds,
+            figures.span,
+            figures.counted,
+            figures.moment,
         )
     },
     "shown": shown,
     "coded": coded,
     "sentence": _sentence,
     "clean": clean,
-}  # fmt: skip
+}

@@ -18,8 +18,11 @@ from specwatch.report.sections.answer import answer as answer_section
 _WIDTH = 1040
 """Pixels of a picture, twice what is shown: screens are dense."""
 _COLOURS: dict[Style, str] = {
-    "good": "#1a8a4a", "bad": "#d1431a", "warn": "#a87410", "": "#6b7580",
-}  # fmt: skip
+    "good": "#1a8a4a",
+    "bad": "#d1431a",
+    "warn": "#a87410",
+    "": "#6b7580",
+}
 """Of an outcome, with a contrast of 3 to white and to black: a program may show the mail in the
 dark."""
 

@@ -82,11 +82,12 @@ def recent_of(target: TargetStatus, model: str) -> Window | None:
     """The last minutes of a model, of all requests."""
     return next(
         (
-            window for window in target.recent
+            window
+            for window in target.recent
             if window.series.model_name == model and window.series.segment == ALL
         ),
         None,
-    )  # fmt: skip
+    )
 
 
 def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusAnswer:

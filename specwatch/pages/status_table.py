@@ -41,15 +41,25 @@ REFRESH = 30
 PACES = range(10, 3601)
 """Allowed seconds between refreshes, besides 0 for none."""
 STATES = {
-    "loses": "loses", "not_read": "not read", "failed": "not shown", "even": "even",
-    "not_worth_it": "pays little", "unjudged": "unjudged", "unknown": "not measured",
-    "pays": "pays", "off": "off", "no_traffic": "no traffic",
-}  # fmt: skip
+    "loses": "loses",
+    "not_read": "not read",
+    "failed": "not shown",
+    "even": "even",
+    "not_worth_it": "pays little",
+    "unjudged": "unjudged",
+    "unknown": "not measured",
+    "pays": "pays",
+    "off": "off",
+    "no_traffic": "no traffic",
+}
 """Outcomes by which rows can be chosen, the worst first, and what they are called."""
 SORTS = {
-    "problem": "worst first", "speedup": "lowest speedup first", "target": "name",
-    "running": "most running requests first", "acceptance": "lowest acceptance first",
-}  # fmt: skip
+    "problem": "worst first",
+    "speedup": "lowest speedup first",
+    "target": "name",
+    "running": "most running requests first",
+    "acceptance": "lowest acceptance first",
+}
 GROUPS = {"": "not grouped", "group": "by group", "model": "by model", "state": "by state"}
 
 

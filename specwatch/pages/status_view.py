@@ -102,9 +102,7 @@ def _detail(
         facts=_facts(target, now, dead=dead),
         notes=tuple(_notes(target, status)),
         guard=None if known is None else guard.standing(known, now),
-        guard_notes=()
-        if state is None
-        else tuple(note for note, _ in guard.notes(state, now)),
+        guard_notes=() if state is None else tuple(note for note, _ in guard.notes(state, now)),
         experiment=None
         if target.experiment is None
         else experiment.standing(target.experiment, now),
@@ -118,7 +116,7 @@ def _detail(
         ),
         left_out=max(0, len(names) - MOST_MODELS),
         links=tuple(_links(target.name)),
-    )  # fmt: skip
+    )
 
 
 def _model(

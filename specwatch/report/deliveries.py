@@ -285,8 +285,9 @@ def _statuses(book: Book) -> Iterator[DeliveryStatus]:
     if newest is None:
         return
     for name, sent in newest.channels.items():
-        before = [entry.channels[name].delivered_at for entry in book.reports
-                  if name in entry.channels]  # fmt: skip
+        before = [
+            entry.channels[name].delivered_at for entry in book.reports if name in entry.channels
+        ]
         last = max((time for time in before if time is not None), default=None)
         error = newest.error or sent.error
         if error is not None and sent.unconfirmed:

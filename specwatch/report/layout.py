@@ -19,9 +19,7 @@ from specwatch.wording.figures import UNKNOWN, finite
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 Kind = Literal["number", "text", "name", "long"]
-Plot = Literal[
-    "forest", "over_time", "acceptance", "ttft", "tpot", "speedup", "histogram"
-]  # fmt: skip
+Plot = Literal["forest", "over_time", "acceptance", "ttft", "tpot", "speedup", "histogram"]
 Style = Literal["", "good", "warn", "bad"]
 
 LONGEST_TEXT = 4 * LONGEST_SENTENCE

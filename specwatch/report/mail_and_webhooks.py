@@ -189,14 +189,15 @@ class Mail:
         text = f"{error.smtp_code} {self._quoted(error.smtp_error)}".strip()
         what, remedy = {
             smtplib.SMTPAuthenticationError: (
-                "refuses the login", "correct username and the contents of password_file",
+                "refuses the login",
+                "correct username and the contents of password_file",
             ),
             smtplib.SMTPSenderRefused: (
                 f"does not accept mail from {self._section.from_}",
                 "correct report.email.from, or give username",
             ),
             smtplib.SMTPDataError: ("does not accept the report", "ask its administrator"),
-        }.get(type(error), ("refuses the session", "ask its administrator"))  # fmt: skip
+        }.get(type(error), ("refuses the session", "ask its administrator"))
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
         retry = not 500 <= error.smtp_code < 600
         return DeliveryError(f"{self._section.smtp} {what} ({text}); {remedy}", retry=retry)
@@ -342,5 +343,9 @@ def _secrets(url: str, headers: Mapping[str, str]) -> Iterable[str]:
     parts = urlsplit(url)
     pieces = [piece for piece in parts.path.split("/") if len(piece) >= 8]
     address = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return {url, *(part for part in (address, parts.path, parts.query) if len(part) > 1), *pieces,
-            *secrets_in(headers.values())}  # fmt: skip
+    return {
+        url,
+        *(part for part in (address, parts.path, parts.query) if len(part) > 1),
+        *pieces,
+        *secrets_in(headers.values()),
+    }

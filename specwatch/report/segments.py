@@ -24,9 +24,13 @@ from specwatch.report.speedups import Speedups
 from specwatch.report.window_sums import LedgerCell
 
 _COUNTED = (
-    "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "accepted_per_position",
+    "requests",
     "request_acceptance",
-)  # fmt: skip
+)
 
 
 def segments(cells: Sequence[LedgerCell], measured: Speedups) -> tuple[ReportSegment, ...]:

@@ -34,13 +34,27 @@ _Any = TypeVar("_Any")
 _MOST_AT_ONCE = 64
 """Tallies that are kept before they are added up: a month of them would fill the memory."""
 _SUMMED = (
-    "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "prompt_tokens",
-    "generation_tokens", "requests", "ttft", "tpot", "request_acceptance",
-)  # fmt: skip
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "accepted_per_position",
+    "prompt_tokens",
+    "generation_tokens",
+    "requests",
+    "ttft",
+    "tpot",
+    "request_acceptance",
+)
 """Fields of a tally that the report shows."""
 _BEFORE = (
-    "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
-)  # fmt: skip
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "generation_tokens",
+    "requests",
+    "ttft",
+    "tpot",
+)
 """Fields that it shows of the period before."""
 _OF_DRAFTS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_per_position")
 
@@ -182,9 +196,12 @@ class Ledger:
             return
         drafted = {segment: counts for segment, counts in one.drafted.items() if counts[0]}
         kind = (
-            place.mode, place.load_bin, place.environment, pace.by_token,
+            place.mode,
+            place.load_bin,
+            place.environment,
+            pace.by_token,
             counted.drafts is not None,
-        )  # fmt: skip
+        )
         self.minutes.setdefault(kind, []).append(
             LedgerMinute(
                 window.start,
@@ -232,13 +249,16 @@ def _sample(
     )
     asked = [
         (
-            of.firsts, of.first_seconds, (of.prompt or 0.0) * of.firsts, of.prompt_tokens,
+            of.firsts,
+            of.first_seconds,
+            (of.prompt or 0.0) * of.firsts,
+            of.prompt_tokens,
             (of.output or 0.0) * of.firsts,
             of.population * one.gauges.busy_seconds - one.gauges.running_seconds,
         )
         for one in minutes
         if (of := one.requests) is not None
-    ]  # fmt: skip
+    ]
     firsts, first_seconds, prompts, computed, outputs, waiting = (
         _totals(asked) if len(asked) == len(minutes) else (0,) * 6
     )

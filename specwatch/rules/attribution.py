@@ -235,9 +235,12 @@ def _log_mean(first: float, second: float) -> float:
 
 
 def _sentence(
-    factor: Factor, contribution: float, metric: str, sides: tuple[Period, Period],
+    factor: Factor,
+    contribution: float,
+    metric: str,
+    sides: tuple[Period, Period],
     facts: Sequence[Difference],
-) -> str:  # fmt: skip
+) -> str:
     """The change of a factor from the first period to the second, and its effect."""
     before, after = sides
     if factor is Factor.LOAD:

@@ -196,9 +196,13 @@ class Evidence:
         """The measured effect of speculation over a window."""
         if seconds not in self._assessments:
             comparison = assess(
-                self.window(seconds), self.baseline, objective=self.objective,
-                usual=self._usual(), by_minute=self.compared(seconds), same=self._same,
-            )  # fmt: skip
+                self.window(seconds),
+                self.baseline,
+                objective=self.objective,
+                usual=self._usual(),
+                by_minute=self.compared(seconds),
+                same=self._same,
+            )
             if comparison.until is not None and comparison.until < self.now - LATELY:
                 comparison = replace(comparison, missing_lately=self.compared(LATELY).missing)
             self._assessments[seconds] = comparison

@@ -118,8 +118,9 @@ class HttpConnection(asyncio.Protocol):
             self._has_head = True
             headers = dict(self._headers)
             self._ends_with_connection = not headers.keys() & {
-                "content-length", "transfer-encoding"
-            }  # fmt: skip
+                "content-length",
+                "transfer-encoding",
+            }
             self._receiver.begin(status, self._reason.decode("latin-1"), headers)
 
     def on_body(self, body: bytes) -> None:

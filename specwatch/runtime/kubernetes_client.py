@@ -53,9 +53,15 @@ def kubernetes_client(access: KubernetesAccess, *, timeout: float = 10.0) -> Cli
         chosen = config.get(access.context)
         return Client(chosen, timeout=httpx2.Timeout(timeout), field_manager="specwatch")
     except (
-        Unusable, OSError, yaml.YAMLError, ValidationError,
-        AttributeError, KeyError, TypeError, ValueError,  # not the structure of a kubeconfig
-    ) as error:  # fmt: skip
+        Unusable,
+        OSError,
+        yaml.YAMLError,
+        ValidationError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,  # not the structure of a kubeconfig
+    ) as error:
         where = path or os.environ.get("KUBECONFIG", "~/.kube/config")
         why = f"has no {error}" if isinstance(error, KeyError) else f"cannot be used: {error}"
         account = "" if path else "this is not a pod with a service account, and "

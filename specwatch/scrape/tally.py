@@ -31,9 +31,15 @@ _OF_THE_PROCESS = frozenset(
     {"process_start", "cache_config", "weight_updates", *OF_THE_PROCESS, *switch.QUANTITIES}
 )
 _SHOW_CONFIGURATION = frozenset(
-    {"cache_config", "accepted_per_position", "launched_speculation", "lifetime_acceptance_rate",
-     "drafts", "weight_updates"}
-)  # fmt: skip
+    {
+        "cache_config",
+        "accepted_per_position",
+        "launched_speculation",
+        "lifetime_acceptance_rate",
+        "drafts",
+        "weight_updates",
+    }
+)
 _CHANGE_WEIGHTS = ("update", "finish")
 """Operations that do; others prepare it."""
 _POSITION_DIGITS = 3

@@ -31,8 +31,10 @@ KEEP_RECORDS = "start vLLM (0.29 or later) with --per-request-spec-decode-metric
 """The remedy if responses carry no acceptance, or it cannot be derived."""
 
 _COMPARED = {
-    "drafts": "drafts", "draft_tokens": "draft tokens", "accepted_tokens": "accepted tokens",
-}  # fmt: skip
+    "drafts": "drafts",
+    "draft_tokens": "draft tokens",
+    "accepted_tokens": "accepted tokens",
+}
 """Quantities that both sides count, with their names. The first that is too large is reported."""
 _DAY = 86_400.0
 """Seconds after which a removed tap is no longer reported."""

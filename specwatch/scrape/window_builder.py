@@ -368,9 +368,13 @@ class WindowBuilder:
             return None
         of_proxy = None if proxy.last is None else Counters(proxy.last, proxy.process_start)
         return Cursor(
-            self._target, self._alternation.without_held(engine.last), engine.process_start,
-            self.times.wall, of_proxy, self._counted_since,
-        )  # fmt: skip
+            self._target,
+            self._alternation.without_held(engine.last),
+            engine.process_start,
+            self.times.wall,
+            of_proxy,
+            self._counted_since,
+        )
 
     def begin(self) -> Cursor | None:
         """Where counting begins, at a first page of which nothing is counted; else None."""
@@ -474,11 +478,13 @@ class WindowBuilder:
         on = Mode.ON if self.switch is None else self.switch.mode
         self.models = {
             model: mode_of(
-                samples, self.drafting, on=on,
+                samples,
+                self.drafting,
+                on=on,
                 prefills=self.prefills or tally.prefills(self._page, samples),
             )
             for model, samples in models.items()
-        }  # fmt: skip
+        }
         self.models |= {
             model: Mode.STOPPED
             for model in self.draft_watch.stops

@@ -75,11 +75,14 @@ class GuardBook:
         with self._store.writing(now) as connection:
             fresh = [
                 {
-                    "target": name, "version": version, "holder": "", "lease_until": 0.0,
+                    "target": name,
+                    "version": version,
+                    "holder": "",
+                    "lease_until": 0.0,
                     "state": packed(GuardState(name, since=now)),
                 }
                 for name, version in versions(connection, names).items()
-            ]  # fmt: skip
+            ]
             if fresh:
                 connection.execute(insert(connection, guards).on_conflict_do_nothing(), fresh)
             present = clock(connection)

@@ -158,9 +158,13 @@ class ServeCommand:
         words, places = file.merged(own.words)
         merged = read_arguments(words, serve=self.location.serve)
         return Arguments(
-            merged.words, merged.options, merged.positionals, own.model or merged.model,
-            tuple(places), file,
-        )  # fmt: skip
+            merged.words,
+            merged.options,
+            merged.positionals,
+            own.model or merged.model,
+            tuple(places),
+            file,
+        )
 
     def reader(self, read_file: ReadFile | None) -> ReadFile | None:
         """The same reader, limited to files where vLLM finds them too."""

@@ -151,9 +151,10 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
     replaced = any(flag == SPECULATIVE_CONFIG for flag, _ in flags)
     dropped = {
         place
-        for option in arguments.options if replaced and option.is_configuration
+        for option in arguments.options
+        if replaced and option.is_configuration
         for place in range(option.start, option.stop)
-    }  # fmt: skip
+    }
     _refuse_captured(arguments, dropped)
     return read_command([*command.assignments, *location.changed(dropped, inserted)])
 
@@ -163,8 +164,11 @@ def _refuse_captured(arguments: Arguments, removals: Set[int]) -> None:
     for place in arguments.positionals:
         if place - 1 not in removals:
             continue
-        before = max((o for o in arguments.options if o.stop <= place and o.start not in removals),
-                     key=lambda o: o.stop, default=None)  # fmt: skip
+        before = max(
+            (o for o in arguments.options if o.stop <= place and o.start not in removals),
+            key=lambda o: o.stop,
+            default=None,
+        )
         if before is None or before.joined or before.key:
             continue
         if any(p not in removals for p in range(before.stop, place)):

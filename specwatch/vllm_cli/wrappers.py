@@ -37,8 +37,15 @@ _SAME_FOLDER = re.compile(
 _OTHER_FOLDER = re.compile(r"-C|--chdir")
 _ENGINES = frozenset({"docker", "podman", "nerdctl"})
 _ELSEWHERE = _ENGINES | {
-    "kubectl", "oc", "ssh", "chroot", "nsenter", "apptainer", "singularity", "srun",
-}  # fmt: skip
+    "kubectl",
+    "oc",
+    "ssh",
+    "chroot",
+    "nsenter",
+    "apptainer",
+    "singularity",
+    "srun",
+}
 _RUN_WITH_VALUE = (
     "--name -e --env --env-file --gpus --device -v --volume --mount --tmpfs -p --publish --ipc"
     " --shm-size --network --net --ulimit --runtime --restart -u --user -w --workdir --entrypoint"

@@ -14,8 +14,11 @@ from specwatch.errors import ConfigError
 MOST_WINDOWS = 10_000
 MOST_DECISIONS = 1000
 FORMATS = {
-    "json": "application/json", "html": "text/html", "md": "text/markdown", "text": "text/plain",
-}  # fmt: skip
+    "json": "application/json",
+    "html": "text/html",
+    "md": "text/markdown",
+    "text": "text/plain",
+}
 """Media types of the report by the name of the format."""
 _LONGEST_REPORT = 92 * 86400.0
 """Seconds: a longer report takes a thread for minutes; the command makes it."""

@@ -8,13 +8,18 @@ from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.wording import figures
 
 LABELS: dict[Zone, str] = {
-    "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "not clear",
-}  # fmt: skip
+    "wins": "wins",
+    "near": "near the line",
+    "loses": "loses",
+    "unknown": "not clear",
+}
 """Zones in tables, the best first."""
 _VERBS: dict[Zone, str] = {
-    "wins": "pays", "near": "is near break-even", "loses": "loses",
+    "wins": "pays",
+    "near": "is near break-even",
+    "loses": "loses",
     "unknown": "does not clearly pay or lose",
-}  # fmt: skip
+}
 
 
 def line_sentence(line: Line) -> str:

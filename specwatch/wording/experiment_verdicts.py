@@ -16,8 +16,11 @@ from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate,
 from specwatch.wording import figures
 
 LABELS: dict[Verdict, str] = {
-    "ship": "ship", "not_worth_it": "not worth it", "do_not": "do not", "unknown": "unknown",
-}  # fmt: skip
+    "ship": "ship",
+    "not_worth_it": "not worth it",
+    "do_not": "do not",
+    "unknown": "unknown",
+}
 """Verdicts in texts."""
 _REMEDY = (
     "Send more to a separate server without speculation, or measure vLLM's"

@@ -102,9 +102,11 @@ def since(time: float | None, now: float) -> str:
 def name(problem: Problem) -> str:
     """The target, and which of its models, if it has several."""
     target = shown(problem.target)
-    return target if problem.alone or not problem.model_name else (
-        f"{target}, model {shown(problem.model_name)},"
-    )  # fmt: skip
+    return (
+        target
+        if problem.alone or not problem.model_name
+        else (f"{target}, model {shown(problem.model_name)},")
+    )
 
 
 def _loses(problem: Problem, now: float) -> Headline:

@@ -29,8 +29,11 @@ _WORDS = {
     (ADAPTER, OTHER): "other adapters",
 }
 _TITLES = {
-    PROMPT_LENGTH: "prompt length", STREAM: "streaming", OUTPUT: "output", ADAPTER: "adapter",
-}  # fmt: skip
+    PROMPT_LENGTH: "prompt length",
+    STREAM: "streaming",
+    OUTPUT: "output",
+    ADAPTER: "adapter",
+}
 
 
 def kind_title(kind: str) -> str:
@@ -69,9 +72,11 @@ def _prompt_tokens(segment: Segment) -> tuple[int, int | None] | None:
 def _prompts(first: int, last: int | None) -> str:
     if last is None:
         return f"prompts above {first - 1:,} tokens"
-    return f"prompts up to {last:,} tokens" if first == 1 else (
-        f"prompts of {first:,} to {last:,} tokens"
-    )  # fmt: skip
+    return (
+        f"prompts up to {last:,} tokens"
+        if first == 1
+        else (f"prompts of {first:,} to {last:,} tokens")
+    )
 
 
 def where(segment: Segment) -> str:

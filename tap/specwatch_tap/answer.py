@@ -12,16 +12,29 @@ from specwatch_tap.acceptance import Acceptance, Extension, Metrics, Timings, ac
 
 FINISH_REASONS = {
     # OpenAI's, as vLLM gives them.
-    "stop": "stop", "length": "length", "tool_calls": "tool_calls", "abort": "abort",
-    "error": "error", "repetition": "repetition", "content_filter": "content_filter",
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "abort": "abort",
+    "error": "error",
+    "repetition": "repetition",
+    "content_filter": "content_filter",
     "function_call": "tool_calls",
     # Of /v1/responses: the status.
-    "completed": "stop", "incomplete": "length", "failed": "error", "cancelled": "abort",
+    "completed": "stop",
+    "incomplete": "length",
+    "failed": "error",
+    "cancelled": "abort",
     # Of /v1/messages.
-    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
     # Of llama.cpp's /completion.
-    "eos": "stop", "word": "stop", "limit": "length",
-}  # fmt: skip
+    "eos": "stop",
+    "word": "stop",
+    "limit": "length",
+}
 """Finish reasons of all APIs, and the word that we use for each."""
 
 OTHER = "other"

@@ -51,9 +51,20 @@ class Exchange:
     """
 
     __slots__ = (
-        "_asks", "_fail", "_read", "_receive", "_remove_metrics", "_room",
-        "_scope", "_send", "_start", "_stream", "_whole", "headers", "observed",
-    )  # fmt: skip
+        "_asks",
+        "_fail",
+        "_read",
+        "_receive",
+        "_remove_metrics",
+        "_room",
+        "_scope",
+        "_send",
+        "_start",
+        "_stream",
+        "_whole",
+        "headers",
+        "observed",
+    )
 
     def __init__(
         self,

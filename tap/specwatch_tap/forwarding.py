@@ -12,10 +12,19 @@ from specwatch_tap.server_facts import Scope
 
 Headers = list[tuple[bytes, bytes]]
 
-_ONE_CONNECTION = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-})  # fmt: skip
+_ONE_CONNECTION = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
 _ABSOLUTE = re.compile(rb"https?://(?:[^/]*@)?([^/@]+)(/.*)?", re.IGNORECASE)
 
 

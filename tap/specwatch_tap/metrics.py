@@ -30,15 +30,63 @@ STAGES = ("request", "response", "count")
 
 BOUNDS = {
     "ttft": (
-        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
-        40, 80, 160, 640, 2560,
+        0.001,
+        0.005,
+        0.01,
+        0.02,
+        0.04,
+        0.06,
+        0.08,
+        0.1,
+        0.25,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        20,
+        40,
+        80,
+        160,
+        640,
+        2560,
     ),
     "tpot": (
-        0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.0375,
-        0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+        0.001,
+        0.002,
+        0.003,
+        0.004,
+        0.005,
+        0.006,
+        0.008,
+        0.01,
+        0.0125,
+        0.015,
+        0.02,
+        0.025,
+        0.0375,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.75,
+        1,
+        2.5,
+        5,
+        7.5,
+        10,
+        20,
+        40,
+        80,
     ),
     "request_acceptance": tuple(step / 20 for step in range(21)),
-}  # fmt: skip
+}
 """Upper bounds of the histograms: of latencies all that vLLM has, in seconds, and for TPOT more
 below 50 ms, the usual range with speculation on a GPU; of acceptance rates 20 of equal width, and
 one for requests of which nothing was accepted, so that their quantiles are 0."""
@@ -166,8 +214,13 @@ class _Bucket:
         self._labels = labels
         self.positions: list[_Child] = []
         for quantity in (
-            "requests", "decode_seconds", "decode_tokens", "records", "endings", "uncovered",
-        ):  # fmt: skip
+            "requests",
+            "decode_seconds",
+            "decode_tokens",
+            "records",
+            "endings",
+            "uncovered",
+        ):
             setattr(self, quantity, _ByLabel(families[quantity], labels))
 
     def position(self, position: int) -> Any:

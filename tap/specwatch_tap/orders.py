@@ -23,9 +23,16 @@ DIRECTORY_VARIABLE = "SPECWATCH_SWITCH_DIRECTORY"
 ORDER_FILE = "order.json"
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
-UNSWITCHABLE = frozenset({
-    "suffix", "medusa", "ngram_gpu", "extract_hidden_states", "custom_class", "mlp_speculator",
-})  # fmt: skip
+UNSWITCHABLE = frozenset(
+    {
+        "suffix",
+        "medusa",
+        "ngram_gpu",
+        "extract_hidden_states",
+        "custom_class",
+        "mlp_speculator",
+    }
+)
 """Methods of speculation with which the engine ends when k changes, or ignores it.
 
 Source: ``propose_draft_token_ids`` in ``vllm/v1/worker/gpu_model_runner.py`` of vLLM 0.24 to 0.33.

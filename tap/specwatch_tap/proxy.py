@@ -268,11 +268,13 @@ class _Forward:
         if response.status < 200:  # such as 101, an upgrade that was not requested
             raise aiohttp.ClientPayloadError(f"it answered {response.status}")
         headers = [(name.lower(), value) for name, value in response.raw_headers]
-        await self._send({
-            "type": "http.response.start",
-            "status": response.status,
-            "headers": forwarding.end_to_end(headers),
-        })  # fmt: skip
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": forwarding.end_to_end(headers),
+            }
+        )
         self._started = True
         while chunk := await response.content.readany():
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})

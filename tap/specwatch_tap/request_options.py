@@ -148,15 +148,20 @@ def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
 
 def _is_usual(body: _Body) -> bool:
     """Whether it has none of the members that only some requests have."""
-    return (
-        body.n is body.best_of is body.use_beam_search is body.echo is None
-        and not (
-            body.prompt or body.prompt_embeds or body.tools or body.tool_choice
-            or body.response_format or body.structured_outputs or body.guided_json
-            or body.guided_regex or body.guided_choice or body.guided_grammar
-            or body.json_schema or body.grammar
-        )
-    )  # fmt: skip
+    return body.n is body.best_of is body.use_beam_search is body.echo is None and not (
+        body.prompt
+        or body.prompt_embeds
+        or body.tools
+        or body.tool_choice
+        or body.response_format
+        or body.structured_outputs
+        or body.guided_json
+        or body.guided_regex
+        or body.guided_choice
+        or body.guided_grammar
+        or body.json_schema
+        or body.grammar
+    )
 
 
 def with_usage(body: bytes, options: RequestOptions) -> bytes:
@@ -211,9 +216,15 @@ def _is_true(value: Any) -> bool:
 
 def _structured(body: _Body) -> bool:
     structures = (
-        body.structured_outputs, body.guided_json, body.guided_regex, body.guided_choice,
-        body.guided_grammar, body.json_schema, body.grammar, body.response_format,
-    )  # fmt: skip
+        body.structured_outputs,
+        body.guided_json,
+        body.guided_regex,
+        body.guided_choice,
+        body.guided_grammar,
+        body.json_schema,
+        body.grammar,
+        body.response_format,
+    )
     given = [bytes(structure) for structure in structures if structure]
     return any(one not in _NOTHING and not _UNSTRUCTURED.fullmatch(one) for one in given)
 

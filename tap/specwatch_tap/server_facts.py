@@ -93,9 +93,10 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
     interval = getattr(getattr(config, "scheduler_config", None), "stream_interval", 1)
     level = getattr(observability, "per_request_spec_decode_metrics", None)
     forces = getattr(
-        handler, "enable_force_include_usage",
+        handler,
+        "enable_force_include_usage",
         getattr(arguments, "enable_force_include_usage", False),
-    )  # fmt: skip
+    )
     names = _model_names(state)
     return ServerFacts(
         names[0] if names else "",

@@ -39,11 +39,30 @@ class StreamReader:
     """One stream. Times are seconds of one clock."""
 
     __slots__ = (
-        "_begun", "_behind", "_endpoint", "_held", "_holds_back", "_is_openai", "_remove_metrics",
-        "_removing", "_splitter", "acceptance", "broke", "ended", "failed", "finish_reason",
-        "first", "last", "prompt_tokens", "reasons", "steps", "stopped_by_string", "tokens",
-        "unreadable", "usual_end",
-    )  # fmt: skip
+        "_begun",
+        "_behind",
+        "_endpoint",
+        "_held",
+        "_holds_back",
+        "_is_openai",
+        "_remove_metrics",
+        "_removing",
+        "_splitter",
+        "acceptance",
+        "broke",
+        "ended",
+        "failed",
+        "finish_reason",
+        "first",
+        "last",
+        "prompt_tokens",
+        "reasons",
+        "steps",
+        "stopped_by_string",
+        "tokens",
+        "unreadable",
+        "usual_end",
+    )
 
     def __init__(self, endpoint: Endpoint, *, remove_usage: bool, remove_metrics: bool) -> None:
         """``remove_usage``: remove the usage chunk, which only the tap asked for;

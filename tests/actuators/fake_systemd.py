@@ -80,10 +80,12 @@ class FakeSystemd:
         self.restarts += 1
         state = {"done": "active", "waiting": "deactivating"}.get(self.job_result, "failed")
         self.unit = replace(
-            self.unit, instance=f"i{self.restarts}", active_state=state,
+            self.unit,
+            instance=f"i{self.restarts}",
+            active_state=state,
             result="success" if state == "active" else "exit-code",
             has_job=self.job_result == "waiting",
-        )  # fmt: skip
+        )
         return self.job_result
 
     def settle(self, name: str, timeout: float) -> LoadedUnit:

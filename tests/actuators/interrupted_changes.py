@@ -104,9 +104,12 @@ def counted(systemd: FakeSystemd) -> int:
 
 
 STARTS = [
-    "new", "changed by its owner", "on its way back", "new, with variables",
+    "new",
+    "changed by its owner",
+    "on its way back",
+    "new, with variables",
     "on its way back, with variables",
-]  # fmt: skip
+]
 
 
 def kill_at_each_step(folder: Path, start: str) -> None:

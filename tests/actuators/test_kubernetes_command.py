@@ -55,16 +55,32 @@ def refusal(command: list[str], args: list[str], **parts: Any) -> str:
         ([], ["tiny", *SPECULATION, "--port", "80"], [], ["tiny", "--port", "80"]),
         ([], ["--model", "tiny", *SPECULATION], [], ["--model", "tiny"]),
         (["vllm", "serve", "tiny"], SPECULATION, ["vllm", "serve", "tiny"], []),
-        (["vllm", "serve", "tiny", *SPECULATION], ["--seed", "7"],
-         ["vllm", "serve", "tiny"], ["--seed", "7"]),
-        (["python3", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m", *SPECULATION],
-         ["python3", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"]),
-        (["sh", "-c"], [f"exec vllm serve tiny --speculative-config '{NGRAM}' --seed 7"],
-         ["sh", "-c"], ["exec vllm serve tiny --seed 7"]),
-        (["sh", "-c", f"vllm serve tiny --speculative-config '{NGRAM}'"], [],
-         ["sh", "-c", "vllm serve tiny"], []),
+        (
+            ["vllm", "serve", "tiny", *SPECULATION],
+            ["--seed", "7"],
+            ["vllm", "serve", "tiny"],
+            ["--seed", "7"],
+        ),
+        (
+            ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+            ["--model", "m", *SPECULATION],
+            ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+            ["--model", "m"],
+        ),
+        (
+            ["sh", "-c"],
+            [f"exec vllm serve tiny --speculative-config '{NGRAM}' --seed 7"],
+            ["sh", "-c"],
+            ["exec vllm serve tiny --seed 7"],
+        ),
+        (
+            ["sh", "-c", f"vllm serve tiny --speculative-config '{NGRAM}'"],
+            [],
+            ["sh", "-c", "vllm serve tiny"],
+            [],
+        ),
     ],
-)  # fmt: skip
+)
 def test_flags_of_speculation_go_wherever_they_are(
     command: list[str], args: list[str], command_left: list[str], args_left: list[str]
 ) -> None:
@@ -82,12 +98,18 @@ def test_references_to_variables_stay_as_they_are_written() -> None:
     [
         {"env": [{"name": "SPEC", "value": NGRAM}]},
         {"env": [{"name": "BASE", "value": NGRAM}, {"name": "SPEC", "value": "$(BASE)"}]},
-        {"env": [{"name": "SPEC", "valueFrom": {"configMapKeyRef": {
-            "name": "settings", "key": "SPEC"}}}]},
+        {
+            "env": [
+                {
+                    "name": "SPEC",
+                    "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "SPEC"}},
+                }
+            ]
+        },
         {"envFrom": [{"configMapRef": {"name": "settings"}}]},
         {"env": [{"name": "SPEC", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
     ],
-)  # fmt: skip
+)
 def test_value_of_speculation_may_come_from_anywhere(parts: dict[str, Any]) -> None:
     args = ["tiny", "--speculative-config", "$(SPEC)", "--seed", "7"]
     assert rewritten([], args, **parts) == ([], ["tiny", "--seed", "7"], ())
@@ -102,8 +124,10 @@ def test_flag_in_a_variable_is_found() -> None:
 def test_text_for_a_shell_keeps_what_only_the_node_knows() -> None:
     text = f"""exec vllm serve tiny --host $(POD_IP) --key "$KEY" --speculative-config '{NGRAM}'"""
     assert rewritten(["sh", "-c"], [text], env=[POD_IP, KEY]) == (
-        ["sh", "-c"], ['exec vllm serve tiny --host $(POD_IP) --key "$$KEY"'], (),
-    )  # fmt: skip
+        ["sh", "-c"],
+        ['exec vllm serve tiny --host $(POD_IP) --key "$$KEY"'],
+        (),
+    )
 
 
 def test_text_for_a_shell_gets_the_values_of_a_config_map_with_a_note() -> None:
@@ -117,14 +141,20 @@ def test_text_for_a_shell_gets_the_values_of_a_config_map_with_a_note() -> None:
     ("command", "args", "reason"),
     [
         (["/start.sh"], SPECULATION, "in the command: give the one that starts the server"),
-        (["sh", "-c"], [f"ray start; vllm serve m --speculative-config '{NGRAM}'"],
-         "';' in the text for a shell is more than one plain command"),
-        (["sh", "-c"], ["vllm serve m --spec-method ngram --seed $(KEY)"],
-         'cannot be read here and may be several words: write "$KEY" in double quotes'),
+        (
+            ["sh", "-c"],
+            [f"ray start; vllm serve m --speculative-config '{NGRAM}'"],
+            "';' in the text for a shell is more than one plain command",
+        ),
+        (
+            ["sh", "-c"],
+            ["vllm serve m --spec-method ngram --seed $(KEY)"],
+            'cannot be read here and may be several words: write "$KEY" in double quotes',
+        ),
         ([], ["m", "--config", "/etc/vllm/config.yaml"], "write its settings out as flags"),
         ([], ["m", *SPECULATION, "--seed", "7", "&&", "true"], "is for a shell, not"),
     ],
-)  # fmt: skip
+)
 def test_what_is_uncertain_is_refused(command: list[str], args: list[str], reason: str) -> None:
     message = refusal(command, args, env=[KEY])
     assert message.startswith("container vllm: ")

@@ -12,22 +12,31 @@ from specwatch.guard.plan import ProcessState
 COMPLETE = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
 UNDER_WAY = {"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}
 OVERDUE = {
-    "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
-    "message": "has timed out progressing", "lastUpdateTime": "2026-11-25T14:00:00Z",
-}  # fmt: skip
+    "type": "Progressing",
+    "status": "False",
+    "reason": "ProgressDeadlineExceeded",
+    "message": "has timed out progressing",
+    "lastUpdateTime": "2026-11-25T14:00:00Z",
+}
 
 
 def deployment(
-    *conditions: dict[str, Any], metadata: dict[str, Any] | None = None,
-    spec: dict[str, Any] | None = None, pod: dict[str, Any] | None = None, **status: int,
-) -> dict[str, Any]:  # fmt: skip
+    *conditions: dict[str, Any],
+    metadata: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    pod: dict[str, Any] | None = None,
+    **status: int,
+) -> dict[str, Any]:
     """Three replicas, all of them new and available, unless ``status`` says otherwise."""
     counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 3)
     return {
         "kind": "Deployment",
         "metadata": {
-            "name": "vllm", "namespace": "serving", "generation": 4,
-            "annotations": {"deployment.kubernetes.io/revision": "7"}, **(metadata or {}),
+            "name": "vllm",
+            "namespace": "serving",
+            "generation": 4,
+            "annotations": {"deployment.kubernetes.io/revision": "7"},
+            **(metadata or {}),
         },
         "spec": {
             "replicas": 3,
@@ -42,9 +51,12 @@ def deployment(
             **(spec or {}),
         },
         "status": {
-            "observedGeneration": 4, "conditions": conditions or [COMPLETE], **counts, **status
+            "observedGeneration": 4,
+            "conditions": conditions or [COMPLETE],
+            **counts,
+            **status,
         },
-    }  # fmt: skip
+    }
 
 
 def statefulset(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -56,22 +68,29 @@ def statefulset(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, 
 
 
 def leader_worker_set(
-    spec: dict[str, Any] | None = None, templates: dict[str, Any] | None = None,
-    rolling: dict[str, Any] | None = None, in_progress: bool = False, **status: int,
-) -> dict[str, Any]:  # fmt: skip
+    spec: dict[str, Any] | None = None,
+    templates: dict[str, Any] | None = None,
+    rolling: dict[str, Any] | None = None,
+    in_progress: bool = False,
+    **status: int,
+) -> dict[str, Any]:
     """Three groups of a leader and a worker."""
     template = deployment()["spec"]["template"]
     default = {"maxUnavailable": 1, "maxSurge": 0, "partition": 0}
     own = {
         "replicas": 3,
         "leaderWorkerTemplate": {
-            "size": 2, "leaderTemplate": template, "workerTemplate": template, **(templates or {})
+            "size": 2,
+            "leaderTemplate": template,
+            "workerTemplate": template,
+            **(templates or {}),
         },
         "rolloutStrategy": {
-            "type": "RollingUpdate", "rollingUpdateConfiguration": {**default, **(rolling or {})}
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": {**default, **(rolling or {})},
         },
         **(spec or {}),
-    }  # fmt: skip
+    }
     kind = "UpdateInProgress" if in_progress else "Available"
     found = deployment({"type": kind, "status": "True"}, **status)
     found["metadata"] = {**found["metadata"], "annotations": {}}
@@ -92,23 +111,41 @@ def leader_worker_set(
         (deployment(availableReplicas=0), "down", "0 of 3 pods available"),
         (deployment(spec={"replicas": 0}), "stopped", ""),
         (statefulset(), "up", ""),
-        (statefulset(updateRevision="vllm-c", updatedReplicas=1), "changing",
-         "1 of 3 pods is new, 2 old"),
-        (statefulset(updateRevision="vllm-c", readyReplicas=2), "changing",
-         "2 of 3 pods available"),
+        (
+            statefulset(updateRevision="vllm-c", updatedReplicas=1),
+            "changing",
+            "1 of 3 pods is new, 2 old",
+        ),
+        (
+            statefulset(updateRevision="vllm-c", readyReplicas=2),
+            "changing",
+            "2 of 3 pods available",
+        ),
         (statefulset(readyReplicas=0), "down", "0 of 3 pods available"),
         (leader_worker_set(), "up", ""),
-        (leader_worker_set(observedGeneration=3), "changing",
-         "its controller has not seen the change"),
-        (leader_worker_set(in_progress=True, updatedReplicas=1), "changing",
-         "1 of 3 groups is new, 2 old"),
-        (leader_worker_set(in_progress=True, replicas=4), "changing",
-         "3 of 3 groups are new, 1 old"),
-        (leader_worker_set(in_progress=True, readyReplicas=2), "changing",
-         "2 of 3 groups available"),
+        (
+            leader_worker_set(observedGeneration=3),
+            "changing",
+            "its controller has not seen the change",
+        ),
+        (
+            leader_worker_set(in_progress=True, updatedReplicas=1),
+            "changing",
+            "1 of 3 groups is new, 2 old",
+        ),
+        (
+            leader_worker_set(in_progress=True, replicas=4),
+            "changing",
+            "3 of 3 groups are new, 1 old",
+        ),
+        (
+            leader_worker_set(in_progress=True, readyReplicas=2),
+            "changing",
+            "2 of 3 groups available",
+        ),
         (leader_worker_set(readyReplicas=2), "up", "2 of 3 groups available"),
     ],
-)  # fmt: skip
+)
 def test_progress_is_what_the_controller_reports(
     workload: dict[str, Any], life: str, waits_for: str
 ) -> None:
@@ -125,9 +162,11 @@ def test_revision_of_groups_follows_their_templates_and_not_their_number() -> No
     revisions = [
         rollout.progress_of(workload).revision
         for workload in (
-            leader_worker_set(), leader_worker_set({"replicas": 8}), leader_worker_set({}, changed)
+            leader_worker_set(),
+            leader_worker_set({"replicas": 8}),
+            leader_worker_set({}, changed),
         )
-    ]  # fmt: skip
+    ]
     assert revisions[0] == revisions[1] != revisions[2]
 
 
@@ -201,36 +240,83 @@ def without_generation() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("workload", "refusal"),
     [
-        (deployment(metadata={"ownerReferences": [
-            {"kind": "InferenceService", "name": "chat", "controller": True}]}),
-         "belongs to InferenceService chat, whose controller puts its command back"),
-        (deployment(metadata={"labels": {"kustomize.toolkit.fluxcd.io/name": "apps"}}),
-         "annotate it with kustomize.toolkit.fluxcd.io/reconcile: disabled"),
-        (deployment(metadata={"labels": {
-            "kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/ssa": "Merge"
-        }}), "Flux puts deployment/vllm back"),
+        (
+            deployment(
+                metadata={
+                    "ownerReferences": [
+                        {"kind": "InferenceService", "name": "chat", "controller": True}
+                    ]
+                }
+            ),
+            "belongs to InferenceService chat, whose controller puts its command back",
+        ),
+        (
+            deployment(metadata={"labels": {"kustomize.toolkit.fluxcd.io/name": "apps"}}),
+            "annotate it with kustomize.toolkit.fluxcd.io/reconcile: disabled",
+        ),
+        (
+            deployment(
+                metadata={
+                    "labels": {
+                        "kustomize.toolkit.fluxcd.io/name": "apps",
+                        "kustomize.toolkit.fluxcd.io/ssa": "Merge",
+                    }
+                }
+            ),
+            "Flux puts deployment/vllm back",
+        ),
         (deployment(spec={"replicas": 0}), "has 0 replicas"),
         (deployment(spec={"paused": True}), "run `kubectl rollout resume deployment/vllm`"),
         (statefulset({"updateStrategy": {"type": "OnDelete"}}), "set RollingUpdate"),
-        (statefulset({"updateStrategy": {
-            "type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}), "a partition of 2"),
+        (
+            statefulset(
+                {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}
+            ),
+            "a partition of 2",
+        ),
         (leader_worker_set(rolling={"partition": 2}), "groups below that number are not updated"),
         (without_generation(), "install LeaderWorkerSet 0.9 or later"),
-        (leader_worker_set({}, {"workerTemplate": deployment(pod=in_containers(
-            command=["sh", "-c", "vllm serve tiny --headless --spec-method ngram"]
-         ))["spec"]["template"]}), "the workerTemplate of leaderworkerset/vllm has flags"),
-        (deployment(pod=apart({"matchLabels": OWN})),
-         "its podAntiAffinity allows one pod a node, and 3 nodes for 3 pods leave no room"),
-        (deployment(pod=apart({"matchExpressions": [
-            {"key": "app", "operator": "In", "values": ["vllm"]},
-            {"key": "track", "operator": "DoesNotExist"}]})), "podAntiAffinity"),
-        (deployment(pod=in_containers(ports=[{"containerPort": 80, "hostPort": 80}])),
-         "its pods use ports of their node"),
+        (
+            leader_worker_set(
+                {},
+                {
+                    "workerTemplate": deployment(
+                        pod=in_containers(
+                            command=["sh", "-c", "vllm serve tiny --headless --spec-method ngram"]
+                        )
+                    )["spec"]["template"]
+                },
+            ),
+            "the workerTemplate of leaderworkerset/vllm has flags",
+        ),
+        (
+            deployment(pod=apart({"matchLabels": OWN})),
+            "its podAntiAffinity allows one pod a node, and 3 nodes for 3 pods leave no room",
+        ),
+        (
+            deployment(
+                pod=apart(
+                    {
+                        "matchExpressions": [
+                            {"key": "app", "operator": "In", "values": ["vllm"]},
+                            {"key": "track", "operator": "DoesNotExist"},
+                        ]
+                    }
+                )
+            ),
+            "podAntiAffinity",
+        ),
+        (
+            deployment(pod=in_containers(ports=[{"containerPort": 80, "hostPort": 80}])),
+            "its pods use ports of their node",
+        ),
         (deployment(pod={"hostNetwork": True, **in_containers()}), "ports of their node"),
-        (deployment(pod={**apart({"matchLabels": OWN}), "nodeSelector": {"gpu": "b200"}}),
-         "0 nodes for 3 pods leave no room"),
+        (
+            deployment(pod={**apart({"matchLabels": OWN}), "nodeSelector": {"gpu": "b200"}}),
+            "0 nodes for 3 pods leave no room",
+        ),
     ],
-)  # fmt: skip
+)
 def test_change_that_would_not_reach_the_pods_is_refused_with_the_remedy(
     workload: dict[str, Any], refusal: str
 ) -> None:
@@ -244,24 +330,44 @@ def test_change_that_would_not_reach_the_pods_is_refused_with_the_remedy(
         deployment(),
         statefulset(),
         leader_worker_set(),
-        deployment(metadata={
-            "labels": {"kustomize.toolkit.fluxcd.io/name": "apps"},
-            "annotations": {"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}}),
-        deployment(metadata={"labels": {
-            "kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/ssa": "Ignore"
-        }}),
+        deployment(
+            metadata={
+                "labels": {"kustomize.toolkit.fluxcd.io/name": "apps"},
+                "annotations": {"kustomize.toolkit.fluxcd.io/reconcile": "disabled"},
+            }
+        ),
+        deployment(
+            metadata={
+                "labels": {
+                    "kustomize.toolkit.fluxcd.io/name": "apps",
+                    "kustomize.toolkit.fluxcd.io/ssa": "Ignore",
+                }
+            }
+        ),
         deployment(pod=apart({"matchLabels": {"app": "other"}})),
         deployment(pod=apart(None)),
         deployment(pod=apart({"matchLabels": OWN}, "topology.kubernetes.io/zone")),
-        deployment(pod=apart({"matchExpressions": [
-            {"key": "app", "operator": "NotIn", "values": ["vllm"]}]})),
-        deployment(pod=apart({"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
-                   spec={"replicas": 2}),
+        deployment(
+            pod=apart(
+                {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["vllm"]}]}
+            )
+        ),
+        deployment(
+            pod=apart({"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
+            spec={"replicas": 2},
+        ),
         deployment(pod=apart({"matchLabels": OWN}), spec={"strategy": {"type": "Recreate"}}),
-        deployment(pod=apart({"matchLabels": OWN}), spec={"strategy": {
-            "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}),
+        deployment(
+            pod=apart({"matchLabels": OWN}),
+            spec={
+                "strategy": {
+                    "type": "RollingUpdate",
+                    "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+                }
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_change_that_can_roll_is_not_refused(workload: dict[str, Any]) -> None:
     assert list(rollout.refusals(workload, NODES)) == []
 
@@ -275,22 +381,37 @@ def test_cordoned_nodes_take_no_pods() -> None:
 @pytest.mark.parametrize(
     ("workload", "note"),
     [
-        (deployment(metadata={"annotations": {"argocd.argoproj.io/tracking-id": "a:apps"}}),
-         "Argo CD manages deployment/vllm"),
-        (deployment(metadata={"labels": {"argocd.argoproj.io/instance": "a"}}),
-         "RespectIgnoreDifferences=true"),
+        (
+            deployment(metadata={"annotations": {"argocd.argoproj.io/tracking-id": "a:apps"}}),
+            "Argo CD manages deployment/vllm",
+        ),
+        (
+            deployment(metadata={"labels": {"argocd.argoproj.io/instance": "a"}}),
+            "RespectIgnoreDifferences=true",
+        ),
         (deployment(metadata={"labels": {"helm.toolkit.fluxcd.io/name": "a"}}), "driftDetection"),
         (deployment(metadata={"labels": {"app.kubernetes.io/managed-by": "Helm"}}), "Helm manages"),
         (deployment(spec={"strategy": {"type": "Recreate"}}), "nothing is served until"),
-        (deployment(pod=in_containers(resources={"limits": {"nvidia.com/gpu": "2"}})),
-         "room for 1 pod more, with nvidia.com/gpu: 2"),
-        (leader_worker_set({}, {"leaderTemplate": deployment(pod=in_containers(
-            resources={"limits": {"nvidia.com/gpu": "8"}}))["spec"]["template"]},
-            {"maxUnavailable": 0, "maxSurge": 1}),
-         "room for 1 group more, with nvidia.com/gpu: 8; otherwise the rollout ends at its `time"),
+        (
+            deployment(pod=in_containers(resources={"limits": {"nvidia.com/gpu": "2"}})),
+            "room for 1 pod more, with nvidia.com/gpu: 2",
+        ),
+        (
+            leader_worker_set(
+                {},
+                {
+                    "leaderTemplate": deployment(
+                        pod=in_containers(resources={"limits": {"nvidia.com/gpu": "8"}})
+                    )["spec"]["template"]
+                },
+                {"maxUnavailable": 0, "maxSurge": 1},
+            ),
+            "room for 1 group more, with nvidia.com/gpu: 8; otherwise the rollout ends at its"
+            " `time",
+        ),
         (deployment(pod=apart({"matchLabels": OWN})), "this account may not list nodes"),
     ],
-)  # fmt: skip
+)
 def test_what_an_operator_should_see_before_it_is_noted(
     workload: dict[str, Any], note: str
 ) -> None:

@@ -31,17 +31,31 @@ def workload(**changes: Any) -> dict[str, Any]:
     return {
         "kind": "Deployment",
         "metadata": {
-            "name": "vllm", "namespace": "serving", "resourceVersion": "7", "generation": 1,
-            "uid": "a1", "annotations": changes.get("annotations", {}),
+            "name": "vllm",
+            "namespace": "serving",
+            "resourceVersion": "7",
+            "generation": 1,
+            "uid": "a1",
+            "annotations": changes.get("annotations", {}),
         },
         "spec": {
-            "selector": {}, "replicas": 1,
-            "template": {"spec": {"containers": [
-                {"name": "vllm", "image": "vllm", "args": ARGS, **changes.get("container", {})}
-            ]}},
+            "selector": {},
+            "replicas": 1,
+            "template": {
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "vllm",
+                            "image": "vllm",
+                            "args": ARGS,
+                            **changes.get("container", {}),
+                        }
+                    ]
+                }
+            },
         },
         "status": {"observedGeneration": 1, **counts},
-    }  # fmt: skip
+    }
 
 
 class Api:
@@ -191,8 +205,10 @@ def test_optional_config_map_may_be_missing(connect: Connect, optional: bool) ->
     missing = {"name": "missing", "optional": optional}
     one = {"name": "SEED", "valueFrom": {"configMapKeyRef": {**missing, "key": "k"}}}
     container = {
-        "args": [*ARGS, "--seed", "$(SEED)"], "env": [one], "envFrom": [{"configMapRef": missing}],
-    }  # fmt: skip
+        "args": [*ARGS, "--seed", "$(SEED)"],
+        "env": [one],
+        "envFrom": [{"configMapRef": missing}],
+    }
     status = connect(Api(workload(container=container), nothing)).status()
     assert status.mode is (Mode.ON if optional else None)
 
@@ -226,12 +242,24 @@ STUCK = {
     [
         # What may pass is waited for, and so is a pod that is gone already.
         (lambda visit: refuse(visit, 503, "try again"), "within 1s: .*try again"),
-        (lambda visit: refuse(visit, 404, "gone") if visit.head.startswith("DELETE")
-         else answer(visit, {"metadata": {}, "items": [STUCK]}), "within 1s: 0 of 1 pod"),
-        (lambda visit: refuse(visit, 403, "no deleting") if visit.head.startswith("DELETE")
-         else answer(visit, {"metadata": {}, "items": [STUCK]}), "no deleting .* a Role has to"),
+        (
+            lambda visit: (
+                refuse(visit, 404, "gone")
+                if visit.head.startswith("DELETE")
+                else answer(visit, {"metadata": {}, "items": [STUCK]})
+            ),
+            "within 1s: 0 of 1 pod",
+        ),
+        (
+            lambda visit: (
+                refuse(visit, 403, "no deleting")
+                if visit.head.startswith("DELETE")
+                else answer(visit, {"metadata": {}, "items": [STUCK]})
+            ),
+            "no deleting .* a Role has to",
+        ),
     ],
-)  # fmt: skip
+)
 def test_stuck_pods_that_cannot_be_deleted(
     connect: Connect, answers: Callable[[Visit], None], reason: str
 ) -> None:

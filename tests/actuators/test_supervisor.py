@@ -32,8 +32,13 @@ exec sleep 600
 """
 """A vLLM that says how it was started."""
 SPECULATING = ("vllm", "serve", "m", "--spec-method", "ngram", "--spec-tokens", "4")
-SCHEDULED = ("vllm", "serve", "m", "--speculative-config",
-             '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}')  # fmt: skip
+SCHEDULED = (
+    "vllm",
+    "serve",
+    "m",
+    "--speculative-config",
+    '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}',
+)
 PLAIN = ("vllm", "serve", "m")
 Supervise = Callable[..., Supervisor]
 
@@ -141,8 +146,9 @@ def test_between_two_starts_it_is_down_and_says_why(supervise: Supervise) -> Non
         wait_for(lambda: supervisor.status().life is ProcessState.DOWN)
         status = supervisor.status()
         assert (status.instance, status.detail) == (
-            None, "ended with exit status 3; starts again after 10m",
-        )  # fmt: skip
+            None,
+            "ended with exit status 3; starts again after 10m",
+        )
     supervisor.stop()
     assert supervisor.status().life is ProcessState.DOWN
 

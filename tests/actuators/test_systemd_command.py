@@ -13,9 +13,13 @@ from specwatch.errors import CannotStrip
 from specwatch.vllm_cli import Stripped
 
 VALUES = {
-    "MODEL": "m1", "EMPTY": "", "HOME": None, "BOTH": "-x SPEC -y $Z", "ONLY": "SPEC",
+    "MODEL": "m1",
+    "EMPTY": "",
+    "HOME": None,
+    "BOTH": "-x SPEC -y $Z",
+    "ONLY": "SPEC",
     "KEEP": "--a 'b c'",
-}  # fmt: skip
+}
 
 
 def strip(words: Sequence[str]) -> Stripped:

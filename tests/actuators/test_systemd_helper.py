@@ -220,15 +220,25 @@ def test_where_no_helper_is_it_is_said_how_to_get_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"", b"{}", b"[]", b"\xff", b'{"do": "exec"}', b'{"do": "status", "unit": "ssh.service"}',
-        b'{"do": "disable"}', b'{"do": "disable", "incident": "a\\nb"}',
-        b'{"do": "disable", "incident": "a\\n"}', b'{"do": "disable", "incident": "../a"}',
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"do": "exec"}',
+        b'{"do": "status", "unit": "ssh.service"}',
+        b'{"do": "disable"}',
+        b'{"do": "disable", "incident": "a\\nb"}',
+        b'{"do": "disable", "incident": "a\\n"}',
+        b'{"do": "disable", "incident": "../a"}',
         b'{"do": "enable", "incident": "%s"}' % (b"a" * 65),
-        b'{"do": "plan", "incident": "a"}', b'{"do": "status", "timeout": 0.5}',
-        b'{"do": "status", "timeout": 7201}', b'{"do": "status", "timeout": NaN}',
-        b'{"do": "status"}\n{"do": "status"}', b'{"do": "status"}' + b" " * 1024,
+        b'{"do": "plan", "incident": "a"}',
+        b'{"do": "status", "timeout": 0.5}',
+        b'{"do": "status", "timeout": 7201}',
+        b'{"do": "status", "timeout": NaN}',
+        b'{"do": "status"}\n{"do": "status"}',
+        b'{"do": "status"}' + b" " * 1024,
     ],
-)  # fmt: skip
+)
 def test_nothing_but_a_request_is_a_request(
     client: HelperClient, actuator: Recorder, tmp_path: Path, line: bytes
 ) -> None:

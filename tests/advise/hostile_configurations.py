@@ -16,30 +16,88 @@ from specwatch.lab.advise.model_files import ModelFiles
 from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, MODELS
 
 SPECULATOR = {
-    "model_type": "mlp_speculator", "architectures": ["MLPSpeculatorPreTrainedModel"],
-    "emb_dim": 4096, "inner_dim": 3072, "n_predict": 4, "vocab_size": 128256,
-}  # fmt: skip
+    "model_type": "mlp_speculator",
+    "architectures": ["MLPSpeculatorPreTrainedModel"],
+    "emb_dim": 4096,
+    "inner_dim": 3072,
+    "n_predict": 4,
+    "vocab_size": 128256,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     **{name: model.config | {"num_hidden_layers": 4} for name, model in MODELS.items()},
-    "eagle": EAGLE, "eagle3": EAGLE3, "medusa": MEDUSA, "mlp_speculator": SPECULATOR,
-}  # fmt: skip
+    "eagle": EAGLE,
+    "eagle3": EAGLE3,
+    "medusa": MEDUSA,
+    "mlp_speculator": SPECULATOR,
+}
 HOSTILE: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 0.5, 3.0, 1e300, 10**400, 1 << 40, (1 << 40) + 1, float("nan"),
-    float("inf"), float("-inf"), "", "x", "\ud800x", "64", [], [0], ["x"], [None] * 200, {},
-    {"x": 1}, [[]], 7, 1024, 8192,
-)  # fmt: skip
-KEYS = tuple(sorted(
-    {key for config in CONFIGS.values() for key in config}
-    | {
-        "architectures", "block_size", "compression_config", "decoder_sparse_step",
-        "draft_vocab_size", "ffn_dim", "first_k_dense_replace", "head_dim", "kv_lora_rank",
-        "layer_types", "linear_num_key_heads", "llm_config", "mamba_ssm_dtype",
-        "medusa_num_layers", "mlp_only_layers", "moe_layer_freq", "multi_query", "n_inner",
-        "num_heads", "num_kv_shared_layers", "qk_nope_head_dim", "quantization_config",
-        "sliding_window_pattern", "speculators_model_type", "target_hidden_size", "text_config",
-        "tie_weights", "transformer_layer_config", "v_head_dim", "word_embed_proj_dim",
-    }
-))  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    0.5,
+    3.0,
+    1e300,
+    10**400,
+    1 << 40,
+    (1 << 40) + 1,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    "",
+    "x",
+    "\ud800x",
+    "64",
+    [],
+    [0],
+    ["x"],
+    [None] * 200,
+    {},
+    {"x": 1},
+    [[]],
+    7,
+    1024,
+    8192,
+)
+KEYS = tuple(
+    sorted(
+        {key for config in CONFIGS.values() for key in config}
+        | {
+            "architectures",
+            "block_size",
+            "compression_config",
+            "decoder_sparse_step",
+            "draft_vocab_size",
+            "ffn_dim",
+            "first_k_dense_replace",
+            "head_dim",
+            "kv_lora_rank",
+            "layer_types",
+            "linear_num_key_heads",
+            "llm_config",
+            "mamba_ssm_dtype",
+            "medusa_num_layers",
+            "mlp_only_layers",
+            "moe_layer_freq",
+            "multi_query",
+            "n_inner",
+            "num_heads",
+            "num_kv_shared_layers",
+            "qk_nope_head_dim",
+            "quantization_config",
+            "sliding_window_pattern",
+            "speculators_model_type",
+            "target_hidden_size",
+            "text_config",
+            "tie_weights",
+            "transformer_layer_config",
+            "v_head_dim",
+            "word_embed_proj_dim",
+        }
+    )
+)
 
 
 def made(config: dict[str, Any], **generation: Any) -> Candidate:
@@ -51,10 +109,15 @@ def advised(target: Candidate, draft: Candidate | None, method: str | None) -> A
     plan = ServerPlan(target="m", draft=None if draft is None else "d", method=method, gpus=2)
     return advise(
         AdviceRequest(
-            version="1", plan=plan, traffic=Traffic(concurrency=4), target=target, draft=draft,
-            gpus=2, gpu_memory=80 * 10**9,
+            version="1",
+            plan=plan,
+            traffic=Traffic(concurrency=4),
+            target=target,
+            draft=draft,
+            gpus=2,
+            gpu_memory=80 * 10**9,
         )
-    )  # fmt: skip
+    )
 
 
 def gives_advice(config: dict[str, Any], method: str | None) -> bool:

@@ -20,21 +20,34 @@ from specwatch.lab.advise.candidate import Candidate
 from specwatch.lab.advise.model_files import ModelFiles
 
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
 """Llama 3.1 8B."""
 EAGLE = LLAMA | {"num_hidden_layers": 1, "architectures": ["EagleLlamaForCausalLM"]}
 EAGLE3 = LLAMA | {
-    "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000,
-}  # fmt: skip
+    "num_hidden_layers": 1,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "draft_vocab_size": 32000,
+}
 """As yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, whose file of weights has 850 MB in float16."""
 MEDUSA = {
-    "model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": 4096,
-    "vocab_size": 128256, "medusa_num_heads": 4, "medusa_num_layers": 1,
-}  # fmt: skip
+    "model_type": "medusa",
+    "architectures": ["MedusaModel"],
+    "hidden_size": 4096,
+    "vocab_size": 128256,
+    "medusa_num_heads": 4,
+    "medusa_num_layers": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,15 @@ def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> A
 
 def test_findings_come_gravest_first_and_name_their_sources() -> None:
     advice = advise(
-        sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
-        saturated=True, output_tokens=10,
-    )  # fmt: skip
+        sized("3B"),
+        sized("2B"),
+        gpus=1,
+        gpu_memory=8 * GB,
+        k=12,
+        workload="creative",
+        saturated=True,
+        output_tokens=10,
+    )
     ranks = [LEVELS.index(finding.level) for finding in advice.findings]
     assert ranks == sorted(ranks)
     assert not advice.sound
@@ -65,8 +71,9 @@ def test_findings_come_gravest_first_and_name_their_sources() -> None:
 
 
 def test_advice_survives_json() -> None:
-    advice = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
-                   gpu_memory=80 * GB)  # fmt: skip
+    advice = advise(
+        candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1, gpu_memory=80 * GB
+    )
     text = msgspec.json.encode(advice)
     assert msgspec.json.decode(text, type=Advice) == advice
 
@@ -85,8 +92,9 @@ def test_memory_needs_gpus_and_sizes() -> None:
     advice = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
     assert advice.memory is None
     assert any("the size of the target is not known" in finding.text for finding in advice.findings)
-    on_cpu = advise(sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp",
-                    speculation={"on_cpu": True})  # fmt: skip
+    on_cpu = advise(
+        sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp", speculation={"on_cpu": True}
+    )
     assert on_cpu.memory is None
     assert any("-ngl leaves layers to the CPU" in finding.text for finding in on_cpu.findings)
 
@@ -94,8 +102,9 @@ def test_memory_needs_gpus_and_sizes() -> None:
 def test_the_shape_of_the_target_gives_requests() -> None:
     target = candidate(8.03, name="T", config=LLAMA)
     whole = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192).memory
-    eight = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192,
-                   kv_dtype="fp8").memory  # fmt: skip
+    eight = advise(
+        target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192, kv_dtype="fp8"
+    ).memory
     assert eight.requests_with >= 1.9 * whole.requests_with
     assert whole.tokens_with == whole.tokens_without
 
@@ -270,8 +279,11 @@ def test_layers_for_multi_token_prediction_are_counted_once() -> None:
 
 def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
     """Llama 4 Scout is called 17B, which is what a token uses of 109 billion."""
-    config = LLAMA | {"model_type": "llama4_text", "num_local_experts": 16,
-                      "num_experts_per_tok": 1}  # fmt: skip
+    config = LLAMA | {
+        "model_type": "llama4_text",
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+    }
     folder = ModelFiles(name="m", where="here", config=config)
     assert from_files(folder, name="org/Scout-17B").total is None
     both = from_files(folder, name="org/E-30B-A3B")

@@ -67,9 +67,11 @@ def test_attention_experts_and_formats_are_read_from_a_configuration() -> None:
 def test_a_speculators_checkpoint_is_the_head_that_it_describes() -> None:
     layer = {key: value for key, value in LLAMA.items() if key != "architectures"}
     config = {
-        "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3",
-        "draft_vocab_size": 32000, "transformer_layer_config": layer | {"num_hidden_layers": 1},
-    }  # fmt: skip
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 32000,
+        "transformer_layer_config": layer | {"num_hidden_layers": 1},
+    }
     head = read_architecture(config, "here")
     assert (head.draft_kind, len(head.layers), head.vocabulary) == ("eagle", 1, 128256)
 
@@ -88,9 +90,13 @@ def test_parameters_are_those_of_the_model_class() -> None:
 
 
 ACTIVE = {
-    "Mixtral-8x7B-v0.1": 12.9, "Qwen3-30B-A3B": 3.3, "Qwen3-235B-A22B": 22,
-    "Qwen1.5-MoE-A2.7B": 2.7, "DeepSeek-V3": 37, "MiniMax-M2": 10,
-}  # fmt: skip
+    "Mixtral-8x7B-v0.1": 12.9,
+    "Qwen3-30B-A3B": 3.3,
+    "Qwen3-235B-A22B": 22,
+    "Qwen1.5-MoE-A2.7B": 2.7,
+    "DeepSeek-V3": 37,
+    "MiniMax-M2": 10,
+}
 """Billions of parameters that a token uses."""
 
 
@@ -118,13 +124,16 @@ HEADS = {
     "EAGLE": (EAGLE, "eagle", 2 * 4096**2 + 4096 * 6144 + 4096**2 + 3 * 4096 * 14336),
     "Medusa": (MEDUSA, "medusa", 4 * (4096**2 + 128256 * 4096)),
     "MLP speculator": (
-        SPECULATOR, "mlp_speculator", 4 * 2 * 128256 * 3072 + 4096 * 3072 + 3 * 3072**2,
+        SPECULATOR,
+        "mlp_speculator",
+        4 * 2 * 128256 * 3072 + 4096 * 3072 + 3 * 3072**2,
     ),
     "MLP speculator, tied": (
-        SPECULATOR | {"tie_weights": True}, "mlp_speculator",
+        SPECULATOR | {"tie_weights": True},
+        "mlp_speculator",
         2 * 128256 * 3072 + 4096 * 3072 + 3072**2,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("config", "kind", "expected"), HEADS.values(), ids=HEADS)
@@ -147,15 +156,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "few layer types": ({"layer_types": ["x"]}, "expected a list with an item for each of the 32"),
     "a word for layers": ({"layer_types": "full"}, "layer_types is 'full': expected a list"),
     "experts": ({"num_local_experts": 8}, "num_experts_per_tok is missing"),
-    "words for layers": ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": "x"},
-                         "mlp_only_layers is 'x': expected a list"),
+    "words for layers": (
+        {"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": "x"},
+        "mlp_only_layers is 'x': expected a list",
+    ),
     "a head for each layer": ({"head_dim": [64, 64]}, r"head_dim is \[64, 64\]"),
-    "heads of no width": ({"num_attention_heads": 8192, "num_key_value_heads": 8192},
-                          "num_attention_heads is 8192, above hidden_size, 4096"),
+    "heads of no width": (
+        {"num_attention_heads": 8192, "num_key_value_heads": 8192},
+        "num_attention_heads is 8192, above hidden_size, 4096",
+    ),
     "no Medusa heads": ({"medusa_num_heads": 0}, "medusa_num_heads is 0"),
     "many Medusa heads": ({"medusa_num_heads": 10**9}, "at least 1 and at most 1024"),
     "a near key": ({"hidden_size": None, "hidden_siz": 1}, r"missing \(there is hidden_siz"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)

@@ -22,9 +22,14 @@ from tests.advise.models import shape
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("half", 16), ("AWQ_Marlin", 4 + 20 / 128), ("nvfp4", 4.5), ("q8_0", 8.5008),
-     (" IQ4_XS ", 4.4597)],
-)  # fmt: skip
+    [
+        ("half", 16),
+        ("AWQ_Marlin", 4 + 20 / 128),
+        ("nvfp4", 4.5),
+        ("q8_0", 8.5008),
+        (" IQ4_XS ", 4.4597),
+    ],
+)
 def test_bits_of_a_weight_by_any_name_of_its_format(name: str, expected: float) -> None:
     assert weight_bits(name) == expected
 
@@ -132,10 +137,18 @@ def test_sizes_are_those_of_published_files() -> None:
 
 
 NAMED_SIZES = {
-    "Qwen3-0.6B": "0.6B", "Llama-3.2-1B": "1B", "Llama-3.2-3B": "3B", "Qwen2.5-7B": "7B",
-    "Llama-3.1-8B": "8B", "Qwen3-8B": "8B", "Qwen3-32B": "32B", "Llama-3.1-70B": "70B",
-    "Qwen2.5-72B": "72B", "Qwen3-30B-A3B": "30B-A3B", "gpt-oss-20b": "20B-A3.6B",
-}  # fmt: skip
+    "Qwen3-0.6B": "0.6B",
+    "Llama-3.2-1B": "1B",
+    "Llama-3.2-3B": "3B",
+    "Qwen2.5-7B": "7B",
+    "Llama-3.1-8B": "8B",
+    "Qwen3-8B": "8B",
+    "Qwen3-32B": "32B",
+    "Llama-3.1-70B": "70B",
+    "Qwen2.5-72B": "72B",
+    "Qwen3-30B-A3B": "30B-A3B",
+    "gpt-oss-20b": "20B-A3.6B",
+}
 
 
 @pytest.mark.parametrize("form", ["awq", "fp8"])

@@ -29,23 +29,35 @@ def test_a_gguf_file_as_the_library_writes_it() -> None:
 
 
 DEEPSEEK = {
-    "general.architecture": "deepseek2", "general.file_type": "Q4_K_M",
+    "general.architecture": "deepseek2",
+    "general.file_type": "Q4_K_M",
     **{
         f"deepseek2.{name}": value
         for name, value in {
-            "block_count": 61, "embedding_length": 7168, "attention.head_count": 128,
-            "attention.head_count_kv": 1, "attention.key_length": 576,
-            "attention.value_length": 512, "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128, "attention.kv_lora_rank": 512,
-            "rope.dimension_count": 64, "expert_count": 256, "expert_used_count": 8,
+            "block_count": 61,
+            "embedding_length": 7168,
+            "attention.head_count": 128,
+            "attention.head_count_kv": 1,
+            "attention.key_length": 576,
+            "attention.value_length": 512,
+            "attention.key_length_mla": 192,
+            "attention.value_length_mla": 128,
+            "attention.kv_lora_rank": 512,
+            "rope.dimension_count": 64,
+            "expert_count": 256,
+            "expert_used_count": 8,
             "vocab_size": 129280,
         }.items()
     },
-}  # fmt: skip
+}
 LFM2 = {
-    "general.architecture": "lfm2", "lfm2.block_count": 3, "lfm2.embedding_length": 64,
-    "lfm2.attention.head_count": 4, "lfm2.attention.head_count_kv": [0, 2, 0], "lfm2.vocab_size": 9,
-}  # fmt: skip
+    "general.architecture": "lfm2",
+    "lfm2.block_count": 3,
+    "lfm2.embedding_length": 64,
+    "lfm2.attention.head_count": 4,
+    "lfm2.attention.head_count_kv": [0, 2, 0],
+    "lfm2.vocab_size": 9,
+}
 
 
 def test_keys_of_gguf_are_those_of_a_configuration() -> None:
@@ -58,9 +70,11 @@ def test_keys_of_gguf_are_those_of_a_configuration() -> None:
     assert [layer.kind for layer in mixed.layers] == ["none", "full", "none"]
     assert (mixed.kv_heads, mixed.tied) == (2, True)
     windows = {
-        **LFM2, "lfm2.attention.head_count_kv": 2, "lfm2.attention.sliding_window": 16,
+        **LFM2,
+        "lfm2.attention.head_count_kv": 2,
+        "lfm2.attention.sliding_window": 16,
         "lfm2.attention.sliding_window_pattern": [True, True, False],
-    }  # fmt: skip
+    }
     windowed = read_architecture(config_of_gguf(GgufModel(windows, [])), "x")
     assert [layer.kind for layer in windowed.layers] == ["sliding", "sliding", "full"]
     llama = {"general.architecture": "llama", "llama.expert_count": 8}
@@ -107,11 +121,12 @@ HOSTILE_GGUF = {
     "a list of all memory": (gguf(key("a", 9, struct.pack("<IQ", 8, 2**50)), count=1), "cannot"),
     "numbers of all memory": (gguf(key("a", 9, struct.pack("<IQ", 4, 2**50)), count=1), "cannot"),
     "a tensor of many dimensions": (
-        gguf(text("t") + struct.pack("<I", 2**31), tensors=1), "cannot be read",
+        gguf(text("t") + struct.pack("<I", 2**31), tensors=1),
+        "cannot be read",
     ),
     "an interrupted download": (WHOLE[:-100], "cannot be read"),
     "a header cut short": (WHOLE[:5000], "cannot be read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("data", "message"), HOSTILE_GGUF.values(), ids=HOSTILE_GGUF)

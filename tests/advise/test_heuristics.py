@@ -134,7 +134,9 @@ JUDGED: dict[str, tuple[dict[str, Any], str, str]] = {
     "creative text": ({"workload": "creative"}, "doubt", "40 to 50 %"),
     "code": ({"workload": "code"}, "ok", "predictable"),
     "summaries by lookup": (
-        {"method": "ngram", "workload": "summarization"}, "ok", "repeats its input",
+        {"method": "ngram", "workload": "summarization"},
+        "ok",
+        "repeats its input",
     ),
     "chat by lookup": ({"method": "suffix", "workload": "chat"}, "doubt", "is rare in chat"),
     "chat": ({"workload": "chat"}, "ok", "1.5 to 2.5 times"),
@@ -145,7 +147,7 @@ JUDGED: dict[str, tuple[dict[str, Any], str, str]] = {
     "2 at once": ({"concurrency": 2}, "ok", "moderate"),
     "12 at once": ({"concurrency": 12}, "note", "2 to 8 for chat"),
     "16 at once": ({"concurrency": 16}, "doubt", "2 to 8 for chat"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("hints", "level", "text"), JUDGED.values(), ids=JUDGED.keys())
@@ -167,9 +169,13 @@ def test_temperatures_far_apart_share_one_verification() -> None:
 
 @pytest.mark.parametrize(
     ("mix", "median"),
-    [(((0.7, 1.0),), 0.7), (((0.0, 0.5), (0.9, 0.5)), 0.0), (((0.0, 0.4), (0.9, 0.6)), 0.9),
-     (((0.0, 0.3), (0.5, 0.3), (1.0, 0.4)), 0.5)],
-)  # fmt: skip
+    [
+        (((0.7, 1.0),), 0.7),
+        (((0.0, 0.5), (0.9, 0.5)), 0.0),
+        (((0.0, 0.4), (0.9, 0.6)), 0.9),
+        (((0.0, 0.3), (0.5, 0.3), (1.0, 0.4)), 0.5),
+    ],
+)
 def test_the_median_is_weighted(mix: tuple[tuple[float, float], ...], median: float) -> None:
     assert median_temperature(mix) == median
 

@@ -55,20 +55,31 @@ def test_slots_share_the_context() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "method"),
-    [("", None), ("--spec-type none", None), ("--spec-type draft-mtp", "mtp"),
-     ("-md D", "draft_model"), ("--spec-type draft-eagle3 -md D", "eagle3"),
-     ("--spec-type ngram-simple", "ngram"),
-     ("--spec-type ngram-map-k4v,draft-mtp", "ngram")],
-)  # fmt: skip
+    [
+        ("", None),
+        ("--spec-type none", None),
+        ("--spec-type draft-mtp", "mtp"),
+        ("-md D", "draft_model"),
+        ("--spec-type draft-eagle3 -md D", "eagle3"),
+        ("--spec-type ngram-simple", "ngram"),
+        ("--spec-type ngram-map-k4v,draft-mtp", "ngram"),
+    ],
+)
 def test_the_method_follows_from_the_flags(flags: str, method: str | None) -> None:
     assert plan(f"llama-server -m T {flags}").method == method
 
 
 @pytest.mark.parametrize(
     ("flags", "on_cpu"),
-    [("", False), ("-ngl 99", False), ("-ngl all", False), ("-ngl auto", False), ("-ngl 20", True),
-     ("--n-gpu-layers 0", True)],
-)  # fmt: skip
+    [
+        ("", False),
+        ("-ngl 99", False),
+        ("-ngl all", False),
+        ("-ngl auto", False),
+        ("-ngl 20", True),
+        ("--n-gpu-layers 0", True),
+    ],
+)
 def test_layers_left_to_the_cpu_are_seen(flags: str, on_cpu: bool) -> None:
     assert plan(f"llama-server -m T {flags}").speculation["on_cpu"] == on_cpu
 

@@ -85,19 +85,38 @@ def test_linear_attention_keeps_a_state_for_the_sequence_and_for_each_draft_toke
 
 
 TINY = {
-    "model_type": "llama", "hidden_size": 128, "vocab_size": 512, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
-}  # fmt: skip
-GEMMA = TINY | {"head_dim": 32, "sliding_window": 256, "model_type": "gemma3_text",
-                "num_hidden_layers": 13, "num_key_value_heads": 1}  # fmt: skip
-MLA = TINY | {"model_type": "deepseek_v2", "num_hidden_layers": 3, "kv_lora_rank": 512,
-              "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 128,
+    "vocab_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+GEMMA = TINY | {
+    "head_dim": 32,
+    "sliding_window": 256,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 13,
+    "num_key_value_heads": 1,
+}
+MLA = TINY | {
+    "model_type": "deepseek_v2",
+    "num_hidden_layers": 3,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 MEASURED = {
     "GQA and a draft with more heads": (
-        TINY, TINY | {"num_hidden_layers": 2, "num_key_value_heads": 4}, 32, 16384,
+        TINY,
+        TINY | {"num_hidden_layers": 2, "num_key_value_heads": 4},
+        32,
+        16384,
     ),
     "MLA": (MLA, None, 16, 19328),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("target", "draft", "bits", "tokens"), MEASURED.values(), ids=MEASURED)
@@ -116,8 +135,11 @@ def test_tokens_are_those_that_vllm_reports(
 
 def test_layers_of_several_kinds_are_rounded_up_to_groups_of_equal_length() -> None:
     """vLLM's blocks: 12 layers of gpt-oss 20B with windows and 12 without, and a draft's layer."""
-    draft = footprint(read_architecture(TINY | {"num_hidden_layers": 1, "num_key_value_heads": 8,
-                                                "head_dim": 64}, "here"))  # fmt: skip
+    draft = footprint(
+        read_architecture(
+            TINY | {"num_hidden_layers": 1, "num_key_value_heads": 8, "head_dim": 64}, "here"
+        )
+    )
     layer = 2 * 8 * 64 * 2
     both = kv_bytes([(footprint(shape("gpt-oss-20b")), 1), (draft, 1)], 10_000)
     assert both == 13 * layer * 10_000 + 13 * layer * 128
@@ -167,9 +189,13 @@ def texts(findings: list[Finding], level: str) -> list[str]:
 
 
 REPORTED = [
-    (140, 16, 80, 156, 4), (70, 16, 80, 86, 74), (70, 8, 80, 78, 82), (35, 16, 80, 51, 109),
-    (35, 4, 80, 39, 121), (140, 16, 141, 156, 126),
-]  # fmt: skip
+    (140, 16, 80, 156, 4),
+    (70, 16, 80, 86, 74),
+    (70, 8, 80, 78, 82),
+    (35, 16, 80, 51, 109),
+    (35, 4, 80, 39, 121),
+    (140, 16, 141, 156, 126),
+]
 
 
 @pytest.mark.parametrize(("target", "draft", "memory", "weights", "left"), REPORTED)
@@ -238,9 +264,13 @@ def test_parallelism() -> None:
 def test_layers_for_multi_token_prediction_have_weights_and_a_cache() -> None:
     deepseek = shape("DeepSeek-V3")
     memory, _ = plan_memory(
-        footprint(deepseek, 671), mtp_footprint(deepseek, 11 * GB), gpus=8, gpu_memory=141 * GB,
-        context=8192, utilization=1.0,
-    )  # fmt: skip
+        footprint(deepseek, 671),
+        mtp_footprint(deepseek, 11 * GB),
+        gpus=8,
+        gpu_memory=141 * GB,
+        context=8192,
+        utilization=1.0,
+    )
     assert memory.draft_weights == 11 * GB / 8
     request = 61 * 576 * 2 * 8192
     assert memory.requests_without == memory.kv_without // request
@@ -250,8 +280,13 @@ def test_layers_for_multi_token_prediction_have_weights_and_a_cache() -> None:
 LINES: list[tuple[float, float, dict[str, Any], str, str]] = [
     (160, 16, {}, "wrong", "the target alone does not fit"),
     (140, 16, {}, "wrong", "with the draft no memory is left"),
-    (140, 16, {"utilization": 1.0, "reserved": 0}, "wrong",
-     "weights take 98% of each GPU: do not start it"),
+    (
+        140,
+        16,
+        {"utilization": 1.0, "reserved": 0},
+        "wrong",
+        "weights take 98% of each GPU: do not start it",
+    ),
     (140, 12, {}, "doubt", "nearly: with the draft no memory is left"),
     (113, 1, {}, "doubt", "the target's weights take 71% of each GPU"),
     (70, 25, {}, "doubt", "the draft's weights take 16% of each GPU"),
@@ -262,7 +297,7 @@ LINES: list[tuple[float, float, dict[str, Any], str, str]] = [
     (70, 16, {"concurrency": 16}, "doubt", "15 requests of 8,192 tokens fit at once"),
     (70, 16, {"concurrency": 15}, "ok", "15 requests of 8,192 tokens fit at once"),
     (70, 16, {"context": 65536}, "ok", "1 request of 65,536 tokens fits at once"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("target", "draft", "changes", "level", "start"), LINES)

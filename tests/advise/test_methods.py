@@ -14,12 +14,20 @@ from specwatch.lab.advise.speedup import DraftCost
 from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, candidate
 
 DEEPSEEK = LLAMA | {
-    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
-    "num_nextn_predict_layers": 1, "num_experts": 8, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-    "linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "head_dim": 256,
-}  # fmt: skip
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_nextn_predict_layers": 1,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "linear_num_value_heads": 32,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "head_dim": 256,
+}
 TARGET = candidate(8, name="target", config=LLAMA)
 
 
@@ -74,44 +82,74 @@ def gravest(
 
 NEEDS = {
     "a model without one": (
-        "draft_model", None, plan(k=5), "wrong: draft_model has no draft",
+        "draft_model",
+        None,
+        plan(k=5),
+        "wrong: draft_model has no draft",
     ),
     "eagle without a head": ("eagle", None, plan("eagle", k=5), "wrong: eagle has no draft"),
     "a head named a model": (
-        "draft_model", EAGLE, plan(k=5), "is a head (eagle), not a model by itself",
+        "draft_model",
+        EAGLE,
+        plan(k=5),
+        "is a head (eagle), not a model by itself",
     ),
     "a head of another width": (
-        "eagle", EAGLE | {"hidden_size": 5120, "num_attention_heads": 40}, plan("eagle", k=5),
+        "eagle",
+        EAGLE | {"hidden_size": 5120, "num_attention_heads": 40},
+        plan("eagle", k=5),
         "made for a target of hidden size 5120, and this target's is 4096",
     ),
     "eagle3 tells its target's width": (
-        "eagle3", EAGLE3 | {"target_hidden_size": 8192}, plan("eagle3", k=5),
+        "eagle3",
+        EAGLE3 | {"target_hidden_size": 8192},
+        plan("eagle3", k=5),
         "made for a target of hidden size 8192",
     ),
     "the third named as the first": (
-        "eagle", EAGLE3, plan("eagle", k=5), "wrong: the head is of EAGLE-3",
+        "eagle",
+        EAGLE3,
+        plan("eagle", k=5),
+        "wrong: the head is of EAGLE-3",
     ),
     "the first named as the third": (
-        "eagle3", EAGLE, plan("eagle3", k=5), "doubt: nothing in the head's config.json says",
+        "eagle3",
+        EAGLE,
+        plan("eagle3", k=5),
+        "doubt: nothing in the head's config.json says",
     ),
     "a whole model as a head": (
-        "eagle3", LLAMA | {"draft_vocab_size": 32000, "architectures": ["LlamaForCausalLM"]},
-        plan("eagle3", k=5), "",
+        "eagle3",
+        LLAMA | {"draft_vocab_size": 32000, "architectures": ["LlamaForCausalLM"]},
+        plan("eagle3", k=5),
+        "",
     ),
     "more than there are heads": (
-        "medusa", MEDUSA, plan("medusa", k=5), "k = 5, and there are 4 Medusa heads",
+        "medusa",
+        MEDUSA,
+        plan("medusa", k=5),
+        "k = 5, and there are 4 Medusa heads",
     ),
     "prediction that the target lacks": (
-        "mtp", None, plan("mtp", k=1), "doubt: the target's config.json names no layers",
+        "mtp",
+        None,
+        plan("mtp", k=1),
+        "doubt: the target's config.json names no layers",
     ),
     "a method of a later version": (
-        "eagle4", None, plan("eagle4", k=3), "doubt: the method eagle4 is not known here",
+        "eagle4",
+        None,
+        plan("eagle4", k=3),
+        "doubt: the method eagle4 is not known here",
     ),
     "a speculator": (
-        "mlp_speculator", None, plan("mlp_speculator", k=3, draft="x"), "and then does not start",
+        "mlp_speculator",
+        None,
+        plan("mlp_speculator", k=3, draft="x"),
+        "and then does not start",
     ),
     "suffix": ("suffix", None, plan("suffix"), "doubt: suffix needs the package arctic-inference"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("method", "config", "given", "text"), NEEDS.values(), ids=NEEDS.keys())
@@ -135,9 +173,15 @@ def test_a_fitting_draft_has_no_severe_finding() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "k", "text"),
-    [(1, 1, ""), (1, 3, ""), (2, 3, ""),
-     (2, 4, ""), (2, 2, ""), (0, 1, "doubt: the target's config.json names no layers")],
-)  # fmt: skip
+    [
+        (1, 1, ""),
+        (1, 3, ""),
+        (2, 3, ""),
+        (2, 4, ""),
+        (2, 2, ""),
+        (0, 1, "doubt: the target's config.json names no layers"),
+    ],
+)
 def test_multi_token_prediction_counts_layers(layers: int, k: int, text: str) -> None:
     target = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": layers})
     result = gravest("mtp", None, plan("mtp", k=k), target)
@@ -171,8 +215,11 @@ def test_keys_with_which_vllm_does_not_start_are_wrong(keys: dict[str, int], tex
 def test_a_draft_is_on_one_gpu_or_on_all() -> None:
     given = plan(k=3, tensor_parallel=4, draft_tensor_parallel_size=2)
     draft = candidate(1, config=LLAMA)
-    wrong = [item.text for item in methods.method_findings("draft_model", TARGET, draft, given)
-             if item.level == "wrong"]  # fmt: skip
+    wrong = [
+        item.text
+        for item in methods.method_findings("draft_model", TARGET, draft, given)
+        if item.level == "wrong"
+    ]
     assert any("size 2 beside a target on 4 GPUs" in text for text in wrong)
     ignored = plan("ngram", k=3, tensor_parallel=4, draft_tensor_parallel_size=2)
     assert refused("ngram", ignored) == []
@@ -240,9 +287,17 @@ def about_k(method: str, k: int, cost: float | DraftCost = 0.1, **given: Any) ->
 
 @pytest.mark.parametrize(
     ("k", "level"),
-    [(1, "doubt"), (2, "doubt"), (3, "ok"), (5, "ok"), (7, "ok"), (8, "note"), (9, "doubt"),
-     (16, "doubt")],
-)  # fmt: skip
+    [
+        (1, "doubt"),
+        (2, "doubt"),
+        (3, "ok"),
+        (5, "ok"),
+        (7, "ok"),
+        (8, "note"),
+        (9, "doubt"),
+        (16, "doubt"),
+    ],
+)
 def test_k_in_range(k: int, level: str) -> None:
     assert about_k("draft_model", k)[0].level == level
 

@@ -23,10 +23,13 @@ def test_a_whole_folder(tmp_path: Path) -> None:
     folder = model(
         tmp_path / "Tiny",
         {
-            "config.json": CONFIG, "generation_config.json": {"temperature": 0.7},
-            "tokenizer.json": fast(), "tokenizer.model": b"broken", "model.safetensors": tensors,
+            "config.json": CONFIG,
+            "generation_config.json": {"temperature": 0.7},
+            "tokenizer.json": fast(),
+            "tokenizer.model": b"broken",
+            "model.safetensors": tensors,
         },
-    )  # fmt: skip
+    )
     files = open_model(folder)
     assert (files.name, files.kind, files.where) == ("Tiny", "folder", str(folder))
     assert (files.config["vocab_size"], files.generation_config) == (352, {"temperature": 0.7})
@@ -48,9 +51,13 @@ def test_shards_are_those_that_the_index_lists(tmp_path: Path) -> None:
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     other = safetensors({"b": ("BF16", [4], 8)})
     files: dict[str, object] = {
-        "config.json": CONFIG, INDEX: {"weight_map": names}, names["a"]: part, names["b"]: other,
-        "consolidated.safetensors": part, "stray.safetensors": part,
-    }  # fmt: skip
+        "config.json": CONFIG,
+        INDEX: {"weight_map": names},
+        names["a"]: part,
+        names["b"]: other,
+        "consolidated.safetensors": part,
+        "stray.safetensors": part,
+    }
     folder = model(tmp_path, files)
     assert (weights_of(folder).bytes, weights_of(folder).parameters) == (16, 8)
     (folder / names["b"]).unlink()
@@ -75,23 +82,36 @@ def quantized(method: str, **settings: Any) -> dict[str, Any]:
 PACKED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, list[int], int]], int | None]] = {
     "GPTQ, 4 bits": (
         quantized("gptq", bits=4),
-        {"q.qweight": ("I32", [16, 10], 640), "q.qzeros": ("I32", [1, 2], 8),
-         "q.scales": ("F16", [1, 10], 20), "q.g_idx": ("I32", [128], 512)},
+        {
+            "q.qweight": ("I32", [16, 10], 640),
+            "q.qzeros": ("I32", [1, 2], 8),
+            "q.scales": ("F16", [1, 10], 20),
+            "q.g_idx": ("I32", [128], 512),
+        },
         1280,
     ),
     "GPTQ, 3 bits": (
-        quantized("gptq", bits=3), {"q.qweight": ("I32", [12, 10], 480)}, 1280,
+        quantized("gptq", bits=3),
+        {"q.qweight": ("I32", [12, 10], 480)},
+        1280,
     ),
     "AWQ beside plain ones": (
         quantized("awq", bits=4),
-        {"q.qweight": ("I32", [128, 2], 1024), "q.qzeros": ("I32", [1, 2], 8),
-         "q.scales": ("F16", [1, 16], 32), "norm.weight": ("F16", [128], 256)},
+        {
+            "q.qweight": ("I32", [128, 2], 1024),
+            "q.qzeros": ("I32", [1, 2], 8),
+            "q.scales": ("F16", [1, 16], 32),
+            "norm.weight": ("F16", [128], 256),
+        },
         2048 + 128,
     ),
     "compressed-tensors, 4 bits": (
         quantized("compressed-tensors", config_groups={"group_0": {"weights": {"num_bits": 4}}}),
-        {"q.weight_packed": ("I32", [10, 16], 640), "q.weight_scale": ("BF16", [10, 1], 20),
-         "q.weight_shape": ("I64", [2], 16)},
+        {
+            "q.weight_packed": ("I32", [10, 16], 640),
+            "q.weight_scale": ("BF16", [10, 1], 20),
+            "q.weight_shape": ("I64", [2], 16),
+        },
         1280,
     ),
     "FP8 with scales of blocks": (
@@ -106,19 +126,28 @@ PACKED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, list[int], int]], i
     ),
     "NVFP4 of ModelOpt": (
         quantized("modelopt", quant_algo="NVFP4"),
-        {"q.weight": ("U8", [16, 32], 512), "q.weight_scale": ("F8_E4M3", [16, 4], 64),
-         "q.weight_scale_2": ("F32", [], 4), "q.input_scale": ("F32", [], 4)},
+        {
+            "q.weight": ("U8", [16, 32], 512),
+            "q.weight_scale": ("F8_E4M3", [16, 4], 64),
+            "q.weight_scale_2": ("F32", [], 4),
+            "q.input_scale": ("F32", [], 4),
+        },
         1024,
     ),
     "bitsandbytes, 4 bits": (
         quantized("bitsandbytes", load_in_4bit=True),
-        {"q.weight": ("U8", [512, 1], 512), "q.weight.absmax": ("U8", [16], 16),
-         "q.weight.quant_map": ("F32", [16], 64),
-         "q.weight.quant_state.bitsandbytes__nf4": ("U8", [80], 80)},
+        {
+            "q.weight": ("U8", [512, 1], 512),
+            "q.weight.absmax": ("U8", [16], 16),
+            "q.weight.quant_map": ("F32", [16], 64),
+            "q.weight.quant_state.bitsandbytes__nf4": ("U8", [80], 80),
+        },
         1024,
     ),
     "experts whose names say nothing": (
-        quantized("modelopt", quant_algo="NVFP4"), {"e.gate_up_proj": ("U8", [4, 8], 32)}, 64,
+        quantized("modelopt", quant_algo="NVFP4"),
+        {"e.gate_up_proj": ("U8", [4, 8], 32)},
+        64,
     ),
     "maps of an EAGLE head": (
         {"vocab_size": 1},
@@ -127,9 +156,10 @@ PACKED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, list[int], int]], i
     ),
     "packed in a way that the configuration does not tell": (
         {"vocab_size": 1},
-        {"q.qweight": ("I32", [16, 10], 640), "norm.weight": ("F16", [4], 8)}, None,
+        {"q.qweight": ("I32", [16, 10], 640), "norm.weight": ("F16", [4], 8)},
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("config", "tensors", "parameters"), PACKED.values(), ids=PACKED)
@@ -147,10 +177,14 @@ def test_packed_weights_are_counted_unpacked_and_bytes_exactly(
 
 @pytest.mark.parametrize(
     ("name", "is_mtp"),
-    [("mtp.layers.0.mlp.gate_proj.weight", True), ("model.mtp_block.0.mlp.up.weight", True),
-     ("model.layers.61.self_attn.o_proj.weight", True),
-     ("model.layers.60.self_attn.o_proj.weight", False), ("model.prompt_mtpx.weight", False)],
-)  # fmt: skip
+    [
+        ("mtp.layers.0.mlp.gate_proj.weight", True),
+        ("model.mtp_block.0.mlp.up.weight", True),
+        ("model.layers.61.self_attn.o_proj.weight", True),
+        ("model.layers.60.self_attn.o_proj.weight", False),
+        ("model.prompt_mtpx.weight", False),
+    ],
+)
 def test_layers_for_multi_token_prediction_by_their_names(name: str, is_mtp: bool) -> None:
     """As DeepSeek V3 (after its 61 layers), Qwen3-Next and ERNIE 4.5 call them."""
     config = {"num_hidden_layers": 61, "num_nextn_predict_layers": 1}
@@ -175,9 +209,12 @@ def test_a_snapshot_of_the_hub_s_cache_has_the_hub_s_name(tmp_path: Path) -> Non
 
 
 PLACES = {
-    "HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub",
-    "XDG_CACHE_HOME": "huggingface/hub", "HOME": ".cache/huggingface/hub",
-}  # fmt: skip
+    "HF_HUB_CACHE": "",
+    "HUGGINGFACE_HUB_CACHE": "",
+    "HF_HOME": "hub",
+    "XDG_CACHE_HOME": "huggingface/hub",
+    "HOME": ".cache/huggingface/hub",
+}
 
 
 @pytest.mark.parametrize(("variable", "below"), PLACES.items(), ids=PLACES)
@@ -205,14 +242,24 @@ def test_an_adapter_is_no_model_and_is_noted_beside_one(tmp_path: Path) -> None:
 
 def test_mistral_s_own_configuration_has_the_usual_keys(tmp_path: Path) -> None:
     params = {
-        "dim": 5120, "n_layers": 40, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32,
-        "n_kv_heads": 8, "vocab_size": 131072, "max_seq_len": 131072,
-    }  # fmt: skip
+        "dim": 5120,
+        "n_layers": 40,
+        "head_dim": 128,
+        "hidden_dim": 14336,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "vocab_size": 131072,
+        "max_seq_len": 131072,
+    }
     config = open_model(model(tmp_path, {"params.json": params})).config
     expected = {
-        "model_type": "mistral", "hidden_size": 5120, "num_hidden_layers": 40,
-        "num_key_value_heads": 8, "vocab_size": 131072, "max_position_embeddings": 131072,
-    }  # fmt: skip
+        "model_type": "mistral",
+        "hidden_size": 5120,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "vocab_size": 131072,
+        "max_position_embeddings": 131072,
+    }
     assert expected.items() <= config.items()
 
 
@@ -227,17 +274,20 @@ def test_hints_lead_from_where_no_model_is_to_where_one_is(tmp_path: Path) -> No
 HEADER = json.dumps({"a": {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}}).encode()
 HOSTILE: dict[str, tuple[dict[str, object], str]] = {
     "a header longer than the file": (
-        {"model.safetensors": struct.pack("<Q", 2**63) + b"{}"}, "model.safetensors: cannot be",
+        {"model.safetensors": struct.pack("<Q", 2**63) + b"{}"},
+        "model.safetensors: cannot be",
     ),
     "a file that ends in its length": (
-        {"model.safetensors": b"\x01\x00"}, "model.safetensors: cannot be read",
+        {"model.safetensors": b"\x01\x00"},
+        "model.safetensors: cannot be read",
     ),
     "an interrupted download": (
         {"model.safetensors": struct.pack("<Q", len(HEADER)) + HEADER + b"1234"},
         "model.safetensors: cannot be read (Error while deserializing header: ",
     ),
     "a tensor that ends before it begins": (
-        {"model.safetensors": safetensors({"a": ("F16", [4], -8)})}, "model.safetensors: cannot",
+        {"model.safetensors": safetensors({"a": ("F16", [4], -8)})},
+        "model.safetensors: cannot",
     ),
     "an index that leads out of the folder": (
         {INDEX: {"weight_map": {"a": "../../etc/x.safetensors"}}},
@@ -248,7 +298,7 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
     "another encoding": ({"config.json": b'{"a": "\xe9"}'}, "config.json: cannot be read"),
     "a list": ({"config.json": []}, "config.json: cannot be read (a JSON list); expected a JSON"),
     "nested without end": ({"config.json": "[" * 100_000}, "config.json: cannot be read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("files", "message"), HOSTILE.values(), ids=HOSTILE)
@@ -295,8 +345,9 @@ def test_a_file_without_read_permission_is_named(
         return open_file(path, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert refused(folder).endswith("(Permission denied); expected a readable file: let this user"
-                                    " read it")  # fmt: skip
+    assert refused(folder).endswith(
+        "(Permission denied); expected a readable file: let this user read it"
+    )
 
 
 def test_links_without_an_end_and_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:

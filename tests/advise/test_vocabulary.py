@@ -22,18 +22,24 @@ def test_pieces_are_those_that_sentencepiece_lists() -> None:
 
 TEKKEN = {
     "config": {"default_vocab_size": 1002, "default_num_special_tokens": 1000, "pattern": "x"},
-    "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": None},
-              {"rank": 1, "token_bytes": "IMSA", "token_str": "x"},
-              {"rank": 2, "token_bytes": "AQ==", "token_str": "beyond default_vocab_size"}],
-}  # fmt: skip
+    "vocab": [
+        {"rank": 0, "token_bytes": "AA==", "token_str": None},
+        {"rank": 1, "token_bytes": "IMSA", "token_str": "x"},
+        {"rank": 2, "token_bytes": "AQ==", "token_str": "beyond default_vocab_size"},
+    ],
+}
 
 
 def test_tekken_puts_special_tokens_first_and_writes_bytes_as_others_do() -> None:
     tekken = vocabulary(tekken_json=TEKKEN)
     assert tekken.size == 1002
     assert [tekken.tokens[number] for number in (1, 10, 999, 1000, 1001)] == [
-        "<s>", "[IMG]", "<SPECIAL_999>", "Ā", "ĠÄĢ"
-    ]  # fmt: skip
+        "<s>",
+        "[IMG]",
+        "<SPECIAL_999>",
+        "Ā",
+        "ĠÄĢ",
+    ]
     listed = {**TEKKEN, "special_tokens": [{"rank": 10, "token_str": "[THINK]"}]}
     assert vocabulary(tekken_json=listed).tokens[10] == "[THINK]"
 

@@ -47,18 +47,21 @@ def reverse_merges(document: dict[str, Any]) -> None:
 
 TOKENS: dict[str, tuple[Change, str, str]] = {
     "an added token": (
-        lambda it: it.update(with_added(1)), "doubt",
+        lambda it: it.update(with_added(1)),
+        "doubt",
         '1 of 345 tokens differs at id 344: target absent, draft "<|344|>"',
     ),
     "another end of text, of which a terminal reads no commands": (
-        rename, "wrong",
+        rename,
+        "wrong",
         '1 of 344 tokens differs at id 342: target "<|im_end|>", draft "<|eot_id|>\\x1b[2J"',
     ),
     "the same tokens in another order": (
-        swap_tokens, "wrong",
+        swap_tokens,
+        "wrong",
         '2 of 344 tokens differ, the first at id 0: target "!", draft "%"',
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "level", "text"), TOKENS.values(), ids=TOKENS)
@@ -109,11 +112,14 @@ def test_spellings_of_other_versions_of_the_library_are_no_difference() -> None:
     document["decoder"] = {"type": "Fuse"}
     token = "<|endoftext|>"
     document["post_processor"] = {
-        "type": "TemplateProcessing", "pair": [],
-        "single": [{"SpecialToken": {"id": token, "type_id": 0}},
-                   {"Sequence": {"id": "A", "type_id": 0}}],
+        "type": "TemplateProcessing",
+        "pair": [],
+        "single": [
+            {"SpecialToken": {"id": token, "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
         "special_tokens": {token: {"id": token, "ids": [340], "tokens": [token]}},
-    }  # fmt: skip
+    }
     (finding,) = compare(tokenizer(fast()), tokenizer(document))
     assert finding.level == "ok"
 
@@ -127,12 +133,16 @@ def test_a_token_that_one_side_cuts_out_first_is_a_doubt() -> None:
 
 
 SPECIAL = {
-    "eos_token": ("doubt", 'the eos token differs: target "<|im_end|>" (id 342), draft'
-                           ' "<|endoftext|>" (id 340)'),
+    "eos_token": (
+        "doubt",
+        'the eos token differs: target "<|im_end|>" (id 342), draft "<|endoftext|>" (id 340)',
+    ),
     "bos_token": ("doubt", 'the bos token differs: target none, draft "<|endoftext|>" (id 340)'),
-    "pad_token": ("note", 'the pad token differs: target "<|endoftext|>" (id 340), draft'
-                          ' "<|im_start|>" (id 341)'),
-}  # fmt: skip
+    "pad_token": (
+        "note",
+        'the pad token differs: target "<|endoftext|>" (id 340), draft "<|im_start|>" (id 341)',
+    ),
+}
 
 
 @pytest.mark.parametrize("role", SPECIAL)
@@ -317,13 +327,16 @@ def test_mostly_different_tokenizers_have_one_finding() -> None:
 HOSTILE: dict[str, tuple[dict[str, object], str]] = {
     "a pointer of Git LFS": ({"tokenizer_json": b"version https://git-lfs"}, "tokenizer.json: "),
     "a vocabulary of words": (
-        {"tokenizer_json": {"model": {"vocab": {"a": "one"}}}}, "tokenizer.json: cannot be read",
+        {"tokenizer_json": {"model": {"vocab": {"a": "one"}}}},
+        "tokenizer.json: cannot be read",
     ),
     "nested without end": (
-        {"tokenizer_json": b'{"normalizer":' + b"[" * 100_000}, "tokenizer.json: cannot be read",
+        {"tokenizer_json": b'{"normalizer":' + b"[" * 100_000},
+        "tokenizer.json: cannot be read",
     ),
     "an id that would take all memory": (
-        {"vocab_json": {"a": 10**12}}, "vocab.json: cannot be read (the id 1000000000000)",
+        {"vocab_json": {"a": 10**12}},
+        "vocab.json: cannot be read (the id 1000000000000)",
     ),
     "an added token without text": (
         {"tokenizer_json": fast(), "tokenizer_config_json": {"added_tokens_decoder": {"7": 1}}},
@@ -334,11 +347,12 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
         "tokenizer.model: cannot be read",
     ),
     "a tiktoken file of something else": (
-        {"qwen_tiktoken": b"hello\n"}, "qwen.tiktoken: cannot be read (the line 'hello')",
+        {"qwen_tiktoken": b"hello\n"},
+        "qwen.tiktoken: cannot be read (the line 'hello')",
     ),
     "a tekken file without its sizes": ({"tekken_json": {"vocab": []}}, "tekken.json: cannot be"),
     "a vocabulary that is not text": ({"vocab_txt": b"abc\n\xff\n"}, "vocab.txt: cannot be read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("files", "message"), HOSTILE.values(), ids=HOSTILE)

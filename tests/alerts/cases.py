@@ -136,9 +136,11 @@ def _of_speculation() -> Iterator[Case]:
     whole = {**healthy(), **_fault("SpeculationNetNegative").changes}
     yield Case("all together lose", whole, "SpeculationBucketLoses", 60)
     yield from _low_acceptance(everything, warm)
-    yield _case("it was over a minute ago", "SpeculationGarbage", {
-        of("specwatch_rule_verdict", **warm, rule="garbage"): "1x30 0x200"
-    })  # fmt: skip
+    yield _case(
+        "it was over a minute ago",
+        "SpeculationGarbage",
+        {of("specwatch_rule_verdict", **warm, rule="garbage"): "1x30 0x200"},
+    )
     ours = {**healthy(), **breach("kv-squeeze", 0.97, 0.9, metric="kv_cache_usage")}
     yield Case("a rule of ours", ours, "SpeculationCustomRule", 60)
     net = _fault("SpeculationNetNegative")
@@ -151,8 +153,10 @@ def _of_speculation() -> Iterator[Case]:
 def _causes() -> Iterator[Case]:
     """A description says the likely cause of a breach, or which rules are in breach."""
     why = "acceptance fell from 70% to 20%"
-    for name, rule in (("SpeculationTtftRegression", "ttft-regression"),
-                       ("SpeculationNetNegative", "net-negative")):  # fmt: skip
+    for name, rule in (
+        ("SpeculationTtftRegression", "ttft-regression"),
+        ("SpeculationNetNegative", "net-negative"),
+    ):
         fault = _fault(name)
         scope = {"rule": rule, **MODEL, "dimension": "all", "value": "all"}
         world = {**healthy(), **fault.changes}
@@ -166,8 +170,9 @@ def _causes() -> Iterator[Case]:
     ruled = {**healthy(), **burn.changes}
     for rule in ("a", "b"):
         ruled |= breach(rule, 1, 2, metric="running")
-    yield Case("rules are in breach", ruled, burn.alert, burn.at,
-               [replace(firing, description=text)])  # fmt: skip
+    yield Case(
+        "rules are in breach", ruled, burn.alert, burn.at, [replace(firing, description=text)]
+    )
     down = _fault("SpecwatchTargetDown")
     (firing,) = down.firing
     text = f"{firing.description} Likely cause: the guard failed to switch speculation."
@@ -216,8 +221,12 @@ def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> I
     (firing,) = _fault(name).firing
     untapped = {of(acceptance, **bucket): None for bucket in (warm, greedy)}
     world = {
-        **healthy(), line: 0.4, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
-    }  # fmt: skip
+        **healthy(),
+        line: 0.4,
+        **untapped,
+        of(acceptance, **everything): 0.31,
+        _COVERAGE: None,
+    }
     of_all = [replace(firing, labels=everything)]
     yield Case("there is no tap", world, name, 60, of_all)
     sliver = {**world, of(acceptance, **warm): 0.7, _COVERAGE: 0.1}
@@ -249,8 +258,9 @@ def _of_objectives() -> Iterator[Case]:
                 "20% of the budget is left", f"the budget is spent {text} times over"
             )
             gone = replace(firing, description=description)
-            yield Case(f"{long}: the budget is spent {text} times", spent, fault.alert, fault.at,
-                       [gone])  # fmt: skip
+            yield Case(
+                f"{long}: the budget is spent {text} times", spent, fault.alert, fault.at, [gone]
+            )
         over = changed("specwatch_slo_burn_rate", short, 0.2)
         yield Case(f"{long}: it is over by now", over, fault.alert, fault.at)
         begun = changed("specwatch_slo_burn_rate", long, 0.9)
@@ -345,9 +355,11 @@ def _of_itself() -> Iterator[Case]:
     yield _case("it was an hour ago", lost, {}, at=110)
     defects = of("specwatch_judging_failures_total")
     yield _case("the counter begins anew", "SpecwatchJudgingFails", {defects: "7x50 0x200"})
-    yield _case("for five minutes", "SpecwatchStoreBehind", {
-        of("specwatch_store_behind_seconds"): "0x50 0+60x5 0x200"
-    })  # fmt: skip
+    yield _case(
+        "for five minutes",
+        "SpecwatchStoreBehind",
+        {of("specwatch_store_behind_seconds"): "0x50 0+60x5 0x200"},
+    )
 
 
 def _down() -> Iterator[Case]:

@@ -26,43 +26,120 @@ _WARM = {**MODEL, "dimension": "temperature", "value": WARM}
 
 
 _BREACHES: Sequence[tuple[str, str, str, float, float, str]] = [
-    ("SpeculationTtftRegression", "ttft-regression", "ttft_p99_ratio", 1.31, 1.1,
-     "llama: 1.31 times the P99 of TTFT in own minutes without speculation at the same load; the"
-     " threshold is 1.10."),
-    ("SpeculationTpotRegression", "tpot-regression", "tpot_p99_ratio", 1.2, 1.1,
-     "llama: 1.20 times the P99 of TPOT in own minutes without speculation at the same load; the"
-     " threshold is 1.10."),
-    ("SpeculationTailWidening", "tail-widening", "tpot_tail_ratio", 1.7, 1.5,
-     "llama: 1.70 times the P99 over P50 of TPOT in own minutes without speculation; the threshold"
-     " is 1.50."),
-    ("SpeculationAcceptanceShift", "acceptance-shift", "acceptance_change", -0.08, -0.05,
-     "llama: -8% against the day before, at the same temperatures; the threshold is -5%."),
-    ("SpeculationNetNegativeUnexplained", "net-negative-unexplained", "speedup_ratio_unadjusted",
-     0.93, 1,
-     "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00."),
-    ("SpeculationUnjudged", "unjudged", "unjudged", 2400, 1800,
-     "llama: 40m 0s have passed without a baseline for most of the traffic; the threshold is 30m"
-     " 0s."),
-    ("SpeculationKvSqueeze", "kv-squeeze", "kv_cache_usage", 0.97, 0.9,
-     "llama: 97% of the KV cache was in use, and running requests were preempted; the threshold is"
-     " 90%."),
-    ("SpeculationGarbage", "garbage", "acceptance_ratio", 0.004, 0.02,
-     "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; the threshold is"
-     " 2%."),
-    ("SpeculationSuspiciousOutput", "suspicious-output", "loop_share", 0.23, 0.1,
-     "llama: 23% is the reading: requests that look like a loop, or how many more of all requests"
-     " end at their limit of length, or fewer with a tool call, than without speculation; the"
-     " threshold is 10%."),
-    ("SpeculationRankOutlier", "rank-outlier", "outlier_ranks", 2, 0,
-     "llama: 2 data-parallel ranks stand out; the threshold is 0."),
-    ("SpeculationShortOutputs", "short-outputs", "short_output_share", 0.8, 0.5,
-     "llama: 80% of the requests ended within 20 tokens; the threshold is 50%."),
-    ("SpeculationNotWorthIt", "not-worth-it", "speedup_ratio", 1.14, 1.3,
-     "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30."),
-    ("SpeculationLosingBucket", "losing-bucket", "losing_draft_share", 0.61, 0.4,
-     "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the speedup"
-     " assumed at P10 of the requests; the threshold is 0.40."),
-]  # fmt: skip
+    (
+        "SpeculationTtftRegression",
+        "ttft-regression",
+        "ttft_p99_ratio",
+        1.31,
+        1.1,
+        "llama: 1.31 times the P99 of TTFT in own minutes without speculation at the same load; the"
+        " threshold is 1.10.",
+    ),
+    (
+        "SpeculationTpotRegression",
+        "tpot-regression",
+        "tpot_p99_ratio",
+        1.2,
+        1.1,
+        "llama: 1.20 times the P99 of TPOT in own minutes without speculation at the same load; the"
+        " threshold is 1.10.",
+    ),
+    (
+        "SpeculationTailWidening",
+        "tail-widening",
+        "tpot_tail_ratio",
+        1.7,
+        1.5,
+        "llama: 1.70 times the P99 over P50 of TPOT in own minutes without speculation; the"
+        " threshold is 1.50.",
+    ),
+    (
+        "SpeculationAcceptanceShift",
+        "acceptance-shift",
+        "acceptance_change",
+        -0.08,
+        -0.05,
+        "llama: -8% against the day before, at the same temperatures; the threshold is -5%.",
+    ),
+    (
+        "SpeculationNetNegativeUnexplained",
+        "net-negative-unexplained",
+        "speedup_ratio_unadjusted",
+        0.93,
+        1,
+        "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00.",
+    ),
+    (
+        "SpeculationUnjudged",
+        "unjudged",
+        "unjudged",
+        2400,
+        1800,
+        "llama: 40m 0s have passed without a baseline for most of the traffic; the threshold is 30m"
+        " 0s.",
+    ),
+    (
+        "SpeculationKvSqueeze",
+        "kv-squeeze",
+        "kv_cache_usage",
+        0.97,
+        0.9,
+        "llama: 97% of the KV cache was in use, and running requests were preempted; the threshold"
+        " is 90%.",
+    ),
+    (
+        "SpeculationGarbage",
+        "garbage",
+        "acceptance_ratio",
+        0.004,
+        0.02,
+        "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; the threshold is"
+        " 2%.",
+    ),
+    (
+        "SpeculationSuspiciousOutput",
+        "suspicious-output",
+        "loop_share",
+        0.23,
+        0.1,
+        "llama: 23% is the reading: requests that look like a loop, or how many more of all"
+        " requests end at their limit of length, or fewer with a tool call, than without"
+        " speculation; the threshold is 10%.",
+    ),
+    (
+        "SpeculationRankOutlier",
+        "rank-outlier",
+        "outlier_ranks",
+        2,
+        0,
+        "llama: 2 data-parallel ranks stand out; the threshold is 0.",
+    ),
+    (
+        "SpeculationShortOutputs",
+        "short-outputs",
+        "short_output_share",
+        0.8,
+        0.5,
+        "llama: 80% of the requests ended within 20 tokens; the threshold is 50%.",
+    ),
+    (
+        "SpeculationNotWorthIt",
+        "not-worth-it",
+        "speedup_ratio",
+        1.14,
+        1.3,
+        "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30.",
+    ),
+    (
+        "SpeculationLosingBucket",
+        "losing-bucket",
+        "losing_draft_share",
+        0.61,
+        0.4,
+        "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the speedup"
+        " assumed at P10 of the requests; the threshold is 0.40.",
+    ),
+]
 """Alert, rule, its metric, the value and the threshold, and the description."""
 
 
@@ -353,5 +430,10 @@ _ITSELF = (
 )
 
 FAULTS: tuple[Fault, ...] = (
-    *_SPEEDS, *(_breached(*row) for row in _BREACHES), _CUSTOM, *_BURNS, *_GUARD, *_ITSELF,
-)  # fmt: skip
+    *_SPEEDS,
+    *(_breached(*row) for row in _BREACHES),
+    _CUSTOM,
+    *_BURNS,
+    *_GUARD,
+    *_ITSELF,
+)

@@ -200,13 +200,14 @@ def _at(label: str, text: str) -> str:
 
 def _expected(firing: Firing, case: Case, named: Sequence[Alert]) -> dict[str, Any]:
     (alert,) = (
-        alert for alert in named
+        alert
+        for alert in named
         if all(
             "{{" in value or firing.labels.get(key, value) == value
             for key, value in alert.labels.items()
         )
         and case.severity in ("", alert.severity)
-    )  # fmt: skip
+    )
     labels = {**alert.labels, **firing.labels, "severity": alert.severity}
     summary = _AT.sub(lambda match: _at(labels.get(match[1], ""), match[2]), alert.summary)
     summary = _BUT_ALL.sub(lambda match: "" if labels[match[1]] == "all" else match[2], summary)

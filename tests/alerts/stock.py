@@ -160,8 +160,9 @@ def low_acceptance() -> Iterator[Case]:
     yield Case("there are few drafts", {**LOW, **drafting(0.05, drafts=30)}, name, 40)
     yield Case("off on purpose", without(LOW, SPECULATION), name, 40)
     yield Case("switched off meanwhile", changed(LOW, 30, without(LOW, SPECULATION)), name, 45)
-    yield Case("the V0 engine counts no drafts",
-               without(LOW, "vllm:spec_decode_num_drafts"), name, 40)  # fmt: skip
+    yield Case(
+        "the V0 engine counts no drafts", without(LOW, "vllm:spec_decode_num_drafts"), name, 40
+    )
     yield Case("a counter is missing", without(LOW, "vllm:spec_decode_num_accepted"), name, 40)
     yield Case("a restart resets the counters", restarted(HEALTHY, 30), name, 45)
 
@@ -262,13 +263,19 @@ def burning(
     """All of these windows, with what is said of the objective."""
     return [
         Firing(
-            {"job": JOB, "model_name": "llama", "slo": slo, "long": long, "short": short,
-             "servers": servers},
+            {
+                "job": JOB,
+                "model_name": "llama",
+                "slo": slo,
+                "long": long,
+                "short": short,
+                "servers": servers,
+            },
             f"llama (job vllm): {whole} in {share} of the requests of the last {long};"
             f" {'10' if slo == 'odd' else '1'}% may be.",
         )
         for long, short in windows
-    ]  # fmt: skip
+    ]
 
 
 def slo_burn() -> Iterator[Case]:
@@ -277,9 +284,12 @@ def slo_burn() -> Iterator[Case]:
     fast, six, day = ("1h", "5m"), ("6h", "30m"), ("1d", "2h")
     half = {**HEALTHY, **slow(TTFT, "0.5", 0.5)}
     yield Case(
-        "half are slow", lasting(slow(TTFT, "0.5", 0.5)), name, 1300,
+        "half are slow",
+        lasting(slow(TTFT, "0.5", 0.5)),
+        name,
+        1300,
         burning("ttft", first, "50%", fast, six, day),
-    )  # fmt: skip
+    )
     # Of another job, too: an alert of specwatch's may be of that one.
     another = {**half, of(f"{TTFT}_count", job="other", instance="gpu-2:8000"): counting(1)}
     firing = burning("ttft", first, "50%", fast, servers="several")
@@ -289,8 +299,13 @@ def slo_burn() -> Iterator[Case]:
     yield Case("an hour is known", half, name, 60, burning("ttft", first, "50%", fast))
     yield Case("hardly more than half an hour is", half, name, 40)
     yield Case("four minutes are", half, name, 4)
-    yield Case("speculation is the same to it", without(half, SPECULATION), name, 60,
-               burning("ttft", first, "50%", fast))  # fmt: skip
+    yield Case(
+        "speculation is the same to it",
+        without(half, SPECULATION),
+        name,
+        60,
+        burning("ttft", first, "50%", fast),
+    )
     end = "the time to the end was above 1s"
     for form in ("1", "1.0"):
         world = {**without(HEALTHY, E2E), **slow(E2E, form, 0.5)}
@@ -298,14 +313,25 @@ def slo_burn() -> Iterator[Case]:
     odd = (
         "the time per output token was above 75ms (for 60ms, which is not a bound of the histogram)"
     )
-    yield Case("a bound above the threshold", lasting(slow(TPOT, "0.075", 0.7)), name, 300,
-               burning("odd", odd, "70%", six))  # fmt: skip
+    yield Case(
+        "a bound above the threshold",
+        lasting(slow(TPOT, "0.075", 0.7)),
+        name,
+        300,
+        burning("odd", odd, "70%", six),
+    )
     between = observed(TPOT, {"0.05": 0.3, "0.075": 1})
     yield Case("what may be within the threshold is not slow", {**HEALTHY, **between}, name, 60)
     yield Case("few are slow", {**HEALTHY, **slow(TTFT, "0.5", 0.005)}, name, 20)
     over = changed(slow(TTFT, "0.5", 0.5), 290, HEALTHY, last=400)
-    yield Case("it is over", over, name, 300, severity="critical",
-               fires=burning("ttft", first, "48.66%", six))  # fmt: skip
+    yield Case(
+        "it is over",
+        over,
+        name,
+        300,
+        severity="critical",
+        fires=burning("ttft", first, "48.66%", six),
+    )
     yield Case("traffic has ended", idle(half, 10), name, 60)
     yield Case("few requests", {**HEALTHY, **slow(TTFT, "0.5", 1, a_minute=0.5)}, name, 60)
     yield Case("other bounds", {**without(HEALTHY, TTFT), **slow(TTFT, "0.7", 1)}, name, 20)
@@ -314,8 +340,13 @@ def slo_burn() -> Iterator[Case]:
 
 
 CASES = [
-    *low_acceptance(), *garbage(), *kv_squeeze(), *gone(), *tail_widening(), *slo_burn(),
-]  # fmt: skip
+    *low_acceptance(),
+    *garbage(),
+    *kv_squeeze(),
+    *gone(),
+    *tail_widening(),
+    *slo_burn(),
+]
 GROUPS = stock_groups(SLOS)
 LONGEST_QUICK = 100
 """Minutes of the longest case that costs little time."""
@@ -334,9 +365,13 @@ def run_promtool(*files: Path) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool (of Prometheus) is missing")
     ran = subprocess.run(
-        ["promtool", "test", "rules", *files], stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=300, env={**os.environ, "GOGC": "400"},  # a third less time
-    )  # fmt: skip
+        ["promtool", "test", "rules", *files],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "GOGC": "400"},  # a third less time
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

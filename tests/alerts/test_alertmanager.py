@@ -65,9 +65,15 @@ def test_the_severity_says_whom_an_alert_reaches(
     sample: Path, severity: str, receiver: str
 ) -> None:
     amtool(
-        "config", "routes", "test", f"--config.file={sample}", f"--verify.receivers={receiver}",
-        f"severity={severity}", "alertname=SpeculationSloBurn", "target=chat-70b",
-    )  # fmt: skip
+        "config",
+        "routes",
+        "test",
+        f"--config.file={sample}",
+        f"--verify.receivers={receiver}",
+        f"severity={severity}",
+        "alertname=SpeculationSloBurn",
+        "target=chat-70b",
+    )
 
 
 def test_every_severity_has_a_route() -> None:
@@ -134,13 +140,16 @@ def test_but_for_objectives_nothing_reaches_across_servers_unless_the_marks_are_
 def test_no_page_is_inhibited_by_an_alert_of_another_server() -> None:
     """But for the burn of one objective, which one page is enough for."""
     across = [
-        rule for rule in _rules(across_servers=True)
+        rule
+        for rule in _rules(across_servers=True)
         if not _SERVER & {*rule["equal"]} and label_of(rule, "alertname") != "LatencySloBurn"
-    ]  # fmt: skip
+    ]
     pages = [
         {"alertname": alert.name, "severity": alert.severity}
-        for group in _groups() for alert in group.alerts if alert.severity == "critical"
-    ]  # fmt: skip
+        for group in _groups()
+        for alert in group.alerts
+        if alert.severity == "critical"
+    ]
     assert len(across) > 2
     assert [(rule, page) for rule in across for page in pages if _reaches(rule, page)] == []
 

@@ -37,24 +37,36 @@ from tests.web.statuses import NOW, target
 LINKS = Links("https://wiki.example/runbook", "https://watch.example")
 INPUTS = {
     "leading": {
-        "metric": "speedup_ratio", "above": None, "below": 1.0, "clear": None, "window": 3600.0,
-        "value": 0.8, "lower": 0.7, "upper": 0.9, "drafts": 900, "requests": 70,
-        "basis": "measured", "missing": None,
+        "metric": "speedup_ratio",
+        "above": None,
+        "below": 1.0,
+        "clear": None,
+        "window": 3600.0,
+        "value": 0.8,
+        "lower": 0.7,
+        "upper": 0.9,
+        "drafts": 900,
+        "requests": 70,
+        "basis": "measured",
+        "missing": None,
     }
-}  # fmt: skip
+}
 INCIDENT = Incident("i", Cause.RULE, NOW - 60, "too-slow", "llama", ALL, inputs=INPUTS)
 LIKELY = ChangeCause(Factor.ACCEPTANCE, -0.5, -0.6, 0.97, "acceptance fell from 70% to 20%")
 RULES = {rule.name: rule for rule in DEFAULT_RULES}
-NET_NEGATIVE, LOW, GARBAGE = (
-    RULES[name] for name in ("net-negative", "low-acceptance", "garbage")
-)  # fmt: skip
+NET_NEGATIVE, LOW, GARBAGE = (RULES[name] for name in ("net-negative", "low-acceptance", "garbage"))
 DOWN = Failure(ScrapeReason.REFUSED, "nothing listens at http://gpu:8000; is vLLM up?", NOW - 720)
 
 
 def told(
-    phase: Phase = Phase.OBSERVING, waiting: str = "", *, mode: str = "act", why: str = "",
-    incident: Incident = INCIDENT, **changes: Any,
-) -> list[Alert]:  # fmt: skip
+    phase: Phase = Phase.OBSERVING,
+    waiting: str = "",
+    *,
+    mode: str = "act",
+    why: str = "",
+    incident: Incident = INCIDENT,
+    **changes: Any,
+) -> list[Alert]:
     """The alerts of a target whose guard is in this phase."""
     state = GuardState(
         "chat", phase, since=NOW - 30, goal=Mode.OFF, incident=incident, waiting=waiting, why=why
@@ -83,10 +95,12 @@ def burning(rate: float, **changes: Any) -> TargetDecision:
     """An objective whose budget burns at a rate over every window."""
     spans = (300, 1800, 3600, 7200, 21600, 86400, 259200)
     known: dict[str, Any] = {
-        "error_ratio": 0.4, "budget_left": -65.24,
-        "burn_rates": dict.fromkeys(spans, rate), "requests": dict.fromkeys(spans, 500.0),
+        "error_ratio": 0.4,
+        "budget_left": -65.24,
+        "burn_rates": dict.fromkeys(spans, rate),
+        "requests": dict.fromkeys(spans, 500.0),
         "watched": {span: float(span) for span in spans},
-    }  # fmt: skip
+    }
     return TargetDecision(slos=(SloStatus(SLO, "llama", 60.0, 100.0, 0.0, **{**known, **changes}),))
 
 
@@ -217,10 +231,13 @@ def test_a_bucket_does_not_explain_another_one() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"requests": {3600: 99.0}}, {"requests": {300: 9.0}}, {"watched": {3600: 2000.0}},
-        {"burn_rates": {300: 0.5}}, {"burn_rates": {3600: None}},
+        {"requests": {3600: 99.0}},
+        {"requests": {300: 9.0}},
+        {"watched": {3600: 2000.0}},
+        {"burn_rates": {300: 0.5}},
+        {"burn_rates": {3600: None}},
     ],
-)  # fmt: skip
+)
 def test_a_burn_of_too_little_or_that_is_over_is_not_sent(changes: dict[str, Any]) -> None:
     """Neither over an hour, nor over longer windows: those burn slowly here."""
     status = burning(0.5).slos[0]
@@ -244,11 +261,12 @@ def test_where_the_runbook_is_makes_no_other_alert() -> None:
         ({}, "http://watch:9469/runbook", "http://watch:9469/"),
         ({"runbook_url": LINKS.runbook}, LINKS.runbook, "http://watch:9469/"),
         (
-            {"grafana_url": "http://g"}, "http://watch:9469/runbook",
+            {"grafana_url": "http://g"},
+            "http://watch:9469/runbook",
             "http://g/d/specwatch-overview?var-target=chat&var-model_name=llama",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_configured_addresses_are_sent(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, str], runbook: str, dashboard: str
 ) -> None:

@@ -113,8 +113,9 @@ def test_the_same_alerts_are_not_sent_again_before_their_time(
     alertmanagers.set([LOW, HELD])
     wait_for(lambda: only(alertmanagers).sent == 2)
     assert [set(message) for message in receiver.messages()] == [
-        {"SpecwatchIncident"}, {"SpecwatchIncident", "SpecwatchHeld"},
-    ]  # fmt: skip
+        {"SpecwatchIncident"},
+        {"SpecwatchIncident", "SpecwatchHeld"},
+    ]
     assert receiver.connections == 1
 
 

@@ -40,10 +40,14 @@ def healthy(last: int = 240) -> dict[str, Value]:
     }
     for bucket in ("all", *BUCKETS):
         world |= _values(
-            {**MODEL, **at(bucket)}, drafts_per_second=40 if bucket == "all" else 20,
-            requests_per_second=1, acceptance_ratio=0.7, speedup_ratio=1.4,
-            speedup_ratio_lower=1.3, speedup_ratio_upper=1.5,
-        )  # fmt: skip
+            {**MODEL, **at(bucket)},
+            drafts_per_second=40 if bucket == "all" else 20,
+            requests_per_second=1,
+            acceptance_ratio=0.7,
+            speedup_ratio=1.4,
+            speedup_ratio_lower=1.3,
+            speedup_ratio_upper=1.5,
+        )
     world[of("specwatch_mean_break_even_acceptance_ratio", **MODEL)] = 0.3
     world[of("specwatch_coverage_ratio", dimension="all", source="tap", **MODEL)] = 0.95
     for rule in DEFAULT_RULES:
@@ -61,21 +65,32 @@ def healthy(last: int = 240) -> dict[str, Value]:
     )
     world |= in_phase(Phase.OBSERVING) | incident(None)
     world |= _values(
-        TARGET, guard_acts=1, guard_paused=0, guard_waiting=0, guard_actions_today=0,
+        TARGET,
+        guard_acts=1,
+        guard_paused=0,
+        guard_waiting=0,
+        guard_actions_today=0,
         guard_actions_limit=4,
-    )  # fmt: skip
+    )
     for action in ("disable", "enable"):
         for result in ("done", "failed", "held"):
             world |= _values({**TARGET, "action": action, "result": result}, actions_total=0)
     world[watched()] = 1
     world |= _values(
-        TARGET, target_up=1, tap_up=1, target_stuck=0,
-        last_scrape_success_timestamp_seconds=f"0+60x{last}", scrapes_total=f"0+12x{last}",
-    )  # fmt: skip
+        TARGET,
+        target_up=1,
+        tap_up=1,
+        target_stuck=0,
+        last_scrape_success_timestamp_seconds=f"0+60x{last}",
+        scrapes_total=f"0+12x{last}",
+    )
     world |= _values(
-        {}, store_behind_seconds=0, store_windows_dropped_total=0, store_verdicts_dropped_total=0,
+        {},
+        store_behind_seconds=0,
+        store_windows_dropped_total=0,
+        store_verdicts_dropped_total=0,
         judging_failures_total=0,
-    )  # fmt: skip
+    )
     world[of("specwatch_alertmanager_up", url="http://127.0.0.1:9093")] = 1
     world[of("specwatch_discovery_up", source="file_sd a.json")] = 1
     email = {"channel": "email"}

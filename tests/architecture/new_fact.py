@@ -291,9 +291,12 @@ def prove(fact: NewFact) -> None:
             insert(copy / insertion.file, insertion)
         path = os.pathsep.join(map(str, (copy, copy / "tap", ROOT)))
         ran = subprocess.run(
-            [sys.executable, "-c", fact.proof], cwd=folder, capture_output=True, text=True,
+            [sys.executable, "-c", fact.proof],
+            cwd=folder,
+            capture_output=True,
+            text=True,
             env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        )
         assert ran.returncode == 0, f"a new {fact.name}:\n{ran.stderr[-3000:]}"
 
 

@@ -47,16 +47,30 @@ ASIDE = {
     "lab.advise": {"errors", "domain", "vllm_cli", "wording"},
     "lab.backfill": {"errors", "domain", "engines", "config", "runtime", "scrape", "store"},
     "lab.loadtest": {
-        "errors", "domain", "engines", "config", "runtime", "scrape", "rules", "wording",
+        "errors",
+        "domain",
+        "engines",
+        "config",
+        "runtime",
+        "scrape",
+        "rules",
+        "wording",
     },
     "lab.simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli"},
-}  # fmt: skip
+}
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
 SHARED = {
-    "__version__", "MIDDLEWARE", "SCHEDULER",
-    "acceptance", "families", "launch", "orders", "segment_kinds", "temperature",
-}  # fmt: skip
+    "__version__",
+    "MIDDLEWARE",
+    "SCHEDULER",
+    "acceptance",
+    "families",
+    "launch",
+    "orders",
+    "segment_kinds",
+    "temperature",
+}
 """What every room may import of ``specwatch_tap``: names, and modules as pure as ``domain``."""
 SHARED_FILES = "switch_files"
 """What rooms and modules with effects may import of it, too."""
@@ -66,32 +80,96 @@ OF_THE_PROXY = {"forwarding", "proxy", "upstream"}
 """Modules of ``specwatch_tap`` that need its extra ``proxy``."""
 
 EFFECTS = {
-    "__main__", "actuators", "cli", "config", "daemon", "runtime", "store", "web",
-    "alerts.client", "alerts.sender",
-    "lab.advise", "lab.backfill.prometheus", "lab.backfill.service",
-    "lab.loadtest.answers_run", "lab.loadtest.bench_run", "lab.loadtest.calibration_run",
-    "lab.loadtest.client", "lab.loadtest.load_generator", "lab.loadtest.probe_run",
-    "lab.loadtest.server", "lab.simulator",
-    "report.mail_and_webhooks", "report.deliveries", "report.reader",
-    "discovery.pods", "discovery.sources",
-    "report.bucket_sums", "report.hours",
-    "scrape.engine_info", "scrape.gpu", "scrape.page_client",
-}  # fmt: skip
+    "__main__",
+    "actuators",
+    "cli",
+    "config",
+    "daemon",
+    "runtime",
+    "store",
+    "web",
+    "alerts.client",
+    "alerts.sender",
+    "lab.advise",
+    "lab.backfill.prometheus",
+    "lab.backfill.service",
+    "lab.loadtest.answers_run",
+    "lab.loadtest.bench_run",
+    "lab.loadtest.calibration_run",
+    "lab.loadtest.client",
+    "lab.loadtest.load_generator",
+    "lab.loadtest.probe_run",
+    "lab.loadtest.server",
+    "lab.simulator",
+    "report.mail_and_webhooks",
+    "report.deliveries",
+    "report.reader",
+    "discovery.pods",
+    "discovery.sources",
+    "report.bucket_sums",
+    "report.hours",
+    "scrape.engine_info",
+    "scrape.gpu",
+    "scrape.page_client",
+}
 """Rooms and modules that do I/O or read the clock; others get the time as an argument."""
 
 IMPURE_MODULES = {
     # Clocks, chance and the machine.
-    "time", "sched", "secrets", "uuid", "os", "sys", "platform", "signal", "locale", "resource",
+    "time",
+    "sched",
+    "secrets",
+    "uuid",
+    "os",
+    "sys",
+    "platform",
+    "signal",
+    "locale",
+    "resource",
     # Files.
-    "io", "pathlib", "glob", "shutil", "tempfile", "fcntl", "mmap", "fileinput", "importlib",
+    "io",
+    "pathlib",
+    "glob",
+    "shutil",
+    "tempfile",
+    "fcntl",
+    "mmap",
+    "fileinput",
+    "importlib",
     # Network and other processes.
-    "socket", "ssl", "select", "selectors", "http", "urllib.request", "socketserver", "subprocess",
-    "multiprocessing", "threading", "concurrent", "asyncio", "queue",
-    "requests", "urllib3", "uvicorn", "starlette", "anyio",
+    "socket",
+    "ssl",
+    "select",
+    "selectors",
+    "http",
+    "urllib.request",
+    "socketserver",
+    "subprocess",
+    "multiprocessing",
+    "threading",
+    "concurrent",
+    "asyncio",
+    "queue",
+    "requests",
+    "urllib3",
+    "uvicorn",
+    "starlette",
+    "anyio",
     # Databases, schedulers, screens, logs.
-    "sqlite3", "sqlalchemy", "alembic", "psycopg", "apscheduler", "click", "rich", "logging",
-    "structlog", "prometheus_client", "pynvml", "platformdirs", "warnings",
-}  # fmt: skip
+    "sqlite3",
+    "sqlalchemy",
+    "alembic",
+    "psycopg",
+    "apscheduler",
+    "click",
+    "rich",
+    "logging",
+    "structlog",
+    "prometheus_client",
+    "pynvml",
+    "platformdirs",
+    "warnings",
+}
 
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint"}
 CLOCKS = {"now", "utcnow", "today"}

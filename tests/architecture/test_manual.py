@@ -52,8 +52,11 @@ def problem(words: list[str]) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_options_exist(page: Path) -> None:
-    found = {f"{' '.join(typed.words)}: {said}" for typed in commands(page)
-             if page.name != "CHANGELOG.md" and (said := problem(typed.words))}  # fmt: skip
+    found = {
+        f"{' '.join(typed.words)}: {said}"
+        for typed in commands(page)
+        if page.name != "CHANGELOG.md" and (said := problem(typed.words))
+    }
     assert not found
 
 

@@ -46,15 +46,22 @@ def test_samples_of_one_time_are_one_page() -> None:
     got = pages_of(
         [
             found(running, (T0 + 1.5, "2"), (T0 + 16.5, "NaN"), model_name="m", engine="0"),
-            found("vllm:time_to_first_token_seconds_bucket", (T0 + 1.5, "7"), model_name="m",
-                  engine="0", le="+Inf"),
+            found(
+                "vllm:time_to_first_token_seconds_bucket",
+                (T0 + 1.5, "7"),
+                model_name="m",
+                engine="0",
+                le="+Inf",
+            ),
             found(info, (T0 + 16.5, "1"), engine="0", block_size="16"),
             found("process_start_time_seconds", (T0 + 16.5, "+Inf")),
             found("vllm:num_requests_swapped", (T0 + 1.5, "3"), model_name="m"),
             found("up", (T0 + 1.5, "1")),
         ],
-        LABELS, T0, T0 + 60,
-    )  # fmt: skip
+        LABELS,
+        T0,
+        T0 + 60,
+    )
     first, second = got
     assert first.at == T0 + 1.5
     assert first.samples == {
@@ -82,12 +89,16 @@ def test_samples_that_differ_in_nothing_that_we_know_are_combined() -> None:
         [
             found(name, (T0, value), model_name="m", engine="0", other=other)
             for name, other, value in (
-                ("vllm:prompt_tokens_total", "a", "3"), ("vllm:prompt_tokens_total", "b", "4"),
-                ("vllm:kv_cache_usage_perc", "a", "0.25"), ("vllm:kv_cache_usage_perc", "b", "0.5"),
+                ("vllm:prompt_tokens_total", "a", "3"),
+                ("vllm:prompt_tokens_total", "b", "4"),
+                ("vllm:kv_cache_usage_perc", "a", "0.25"),
+                ("vllm:kv_cache_usage_perc", "b", "0.5"),
             )
         ],
-        LABELS, T0, T0 + 1,
-    )  # fmt: skip
+        LABELS,
+        T0,
+        T0 + 1,
+    )
     assert sorted(got[0].samples.values()) == [0.5, 7.0]
 
 
@@ -131,8 +142,9 @@ def test_servers_are_told_apart_by_what_is_not_the_engines() -> None:
         ]
     )
     assert [server.labels for server in got] == [
-        (("instance", "a:1"), ("pod", "")), (("instance", "b:1"), ("pod", "p")),
-    ]  # fmt: skip
+        (("instance", "a:1"), ("pod", "")),
+        (("instance", "b:1"), ("pod", "p")),
+    ]
     assert {m: minutes.hours for m, minutes in got[0].models.items()} == {"m": [T0], "n": [T0]}
     assert len(got[0].models["m"]) == 2
     assert (got[1].present.first, got[1].present.last) == (T0 + 60, T0 + 60)
@@ -161,8 +173,9 @@ def names(*servers: ScrapedServer, name: str | None = None) -> dict[str, str]:
 def test_a_configured_target_is_known_by_host_and_port() -> None:
     """However this machine is called; any other instance gets the name that it would get."""
     assert names(server("GPU-1:8000", 0), server("gpu-1:8001", 0)) == {
-        "chat": "GPU-1:8000", "new gpu-1:8001": "gpu-1:8001",
-    }  # fmt: skip
+        "chat": "GPU-1:8000",
+        "new gpu-1:8001": "gpu-1:8001",
+    }
     for instance in ("localhost:8000", "box:8000", "[::1]:8000"):
         assert names(server(instance, 0)) == {"here": instance}
     assert names(server("not an address", 0)) == {"new not an address": "not an address"}
@@ -193,9 +206,13 @@ def test_two_instances_under_one_name_are_refused_with_both_ways_out() -> None:
 def test_a_loopback_instance_is_on_the_machine_of_prometheus() -> None:
     """Which is this one only where Prometheus is reached over loopback."""
     got = sources(
-        [server("localhost:8000", 0), server("gpu-1:8000", 0)], TARGETS, name=None,
-        hostname="box", default_name=str, near=False,
-    )  # fmt: skip
+        [server("localhost:8000", 0), server("gpu-1:8000", 0)],
+        TARGETS,
+        name=None,
+        hostname="box",
+        default_name=str,
+        near=False,
+    )
     assert [source.target for source in got.sources] == ["chat"]
     assert got.refused == [
         '"localhost:8000" is on the machine of Prometheus, which is not this one; give --target'

@@ -56,11 +56,15 @@ def page(number: int, *, process: int = 0, since: int = 0) -> str:
             pages.gauge("vllm:num_requests_running", number % 5, model_name=model, engine="0"),
             pages.counter("vllm:generation_tokens", 40 * count, model_name=model, engine="0"),
             pages.histogram(
-                "vllm:time_to_first_token_seconds", (0.1, 1.0), (count, count // 2, 0),
-                count / 4, model_name=model, engine="0",
+                "vllm:time_to_first_token_seconds",
+                (0.1, 1.0),
+                (count, count // 2, 0),
+                count / 4,
+                model_name=model,
+                engine="0",
             ),
         )
-    ]  # fmt: skip
+    ]
     grouped: dict[str, pages.Family] = {}
     for name, kind, samples in families:
         grouped.setdefault(name, (name, kind, []))[2].extend(samples)
@@ -150,9 +154,12 @@ def found(
     api = client(server)
     try:
         got = sources(
-            discover(api, presence_selector("{}"), span), (),
-            name=name, hostname="here", default_name=str,
-        )  # fmt: skip
+            discover(api, presence_selector("{}"), span),
+            (),
+            name=name,
+            hostname="here",
+            default_name=str,
+        )
     finally:
         api.close()
     if got.refused:
@@ -173,9 +180,16 @@ def fill(
     api = client(server)
     try:
         backfill = Backfill(
-            api, store, DAEMON, lambda *_: None, step=step, write=write,
-            past_cursors=past_cursors, now=lambda: now, sleep=lambda _: None,
-        )  # fmt: skip
+            api,
+            store,
+            DAEMON,
+            lambda *_: None,
+            step=step,
+            write=write,
+            past_cursors=past_cursors,
+            now=lambda: now,
+            sleep=lambda _: None,
+        )
         (source,) = found(server, span)
         return backfill.fill(source, span)
     finally:

@@ -110,10 +110,27 @@ def _clients(url: str, tokenizer: Path, folder: Path) -> dict[str, Callable[[], 
 
 def _specwatch(url: str, prompts: Path) -> _Run:
     command = [
-        sys.executable, "-m", "specwatch", "bench", "--target", url, "--dry-run", "--json",
-        "--dataset", str(prompts), "--concurrency", str(_CONCURRENCY), "--warm-up", "1s",
-        "--duration", f"{_SECONDS}s", "--max-tokens", str(_TOKENS), "--temperature", "0",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "specwatch",
+        "bench",
+        "--target",
+        url,
+        "--dry-run",
+        "--json",
+        "--dataset",
+        str(prompts),
+        "--concurrency",
+        str(_CONCURRENCY),
+        "--warm-up",
+        "1s",
+        "--duration",
+        f"{_SECONDS}s",
+        "--max-tokens",
+        str(_TOKENS),
+        "--temperature",
+        "0",
+    ]
     printed = run_tool(command, {"PYTHONPATH": str(lab.CHECKOUT)}, _MOST_SECONDS)
     (level,) = json.loads(printed)["levels"]
     return _Run(level["ttft"]["p50"], level["tpot"]["p50"], level["throughput"])
@@ -123,15 +140,32 @@ def _vllm(url: str, prompts: Path, tokenizer: Path, folder: Path) -> _Run:
     result = folder / "vllm.json"
     result.unlink(missing_ok=True)
     command = vllm_bench(
-        lab.vllm_folder(), url, tokenizer,
-        requests=_REQUESTS, concurrency=_CONCURRENCY, temperature=0,
-    )  # fmt: skip
+        lab.vllm_folder(),
+        url,
+        tokenizer,
+        requests=_REQUESTS,
+        concurrency=_CONCURRENCY,
+        temperature=0,
+    )
     command += [
-        "--dataset-name", "sharegpt", "--dataset-path", str(prompts),
-        "--sharegpt-output-len", str(_TOKENS), "--num-warmups", "4",
-        "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50",
-        "--save-result", "--result-dir", str(folder), "--result-filename", result.name,
-    ]  # fmt: skip
+        "--dataset-name",
+        "sharegpt",
+        "--dataset-path",
+        str(prompts),
+        "--sharegpt-output-len",
+        str(_TOKENS),
+        "--num-warmups",
+        "4",
+        "--percentile-metrics",
+        "ttft,tpot",
+        "--metric-percentiles",
+        "50",
+        "--save-result",
+        "--result-dir",
+        str(folder),
+        "--result-filename",
+        result.name,
+    ]
     run_tool(command, OFFLINE, _MOST_SECONDS)
     found = json.loads(result.read_text())
     return _Run(found["p50_ttft_ms"] / 1e3, found["p50_tpot_ms"] / 1e3, found["output_throughput"])
@@ -141,13 +175,23 @@ def _aiperf(url: str, prompts: Path, hub: Path, folder: Path) -> _Run:
     artifacts = folder / "aiperf"
     shutil.rmtree(artifacts, ignore_errors=True)
     command = aiperf_profile(
-        lab.aiperf_folder(), url, artifacts,
-        requests=_REQUESTS, concurrency=_CONCURRENCY, temperature=0,
-    )  # fmt: skip
+        lab.aiperf_folder(),
+        url,
+        artifacts,
+        requests=_REQUESTS,
+        concurrency=_CONCURRENCY,
+        temperature=0,
+    )
     command += [
-        "--input-file", str(prompts), "--custom-dataset-type", "single_turn",
-        "--extra-inputs", f"max_tokens:{_TOKENS}", "--warmup-request-count", "4",
-    ]  # fmt: skip
+        "--input-file",
+        str(prompts),
+        "--custom-dataset-type",
+        "single_turn",
+        "--extra-inputs",
+        f"max_tokens:{_TOKENS}",
+        "--warmup-request-count",
+        "4",
+    ]
     run_tool(command, {**OFFLINE, "HF_HOME": str(hub)}, _MOST_SECONDS)
     found = json.loads((artifacts / "profile_export_aiperf.json").read_text())
     return _Run(

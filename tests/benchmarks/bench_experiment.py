@@ -72,8 +72,12 @@ def _experiment(switched: Switched, off: VllmServer, folder: Path) -> dict[str, 
     database = f"sqlite:///{folder}/specwatch.db"
     # While it tunes, no arm is given up that certainly loses, so that the interval narrows.
     experiment = {
-        "arms": [0], "block": "8s", "share": "50%", "regret": "100%", "tune": "observe",
-    }  # fmt: skip
+        "arms": [0],
+        "block": "8s",
+        "share": "50%",
+        "regret": "100%",
+        "tune": "observe",
+    }
     config = {"targets": [switched.target | {"experiments": experiment}], "database": database}
     rng = random.Random(0)
     with DaemonProcess.configured(folder / "daemon", database, config) as daemon:
@@ -89,10 +93,21 @@ def _experiment(switched: Switched, off: VllmServer, folder: Path) -> dict[str, 
             _load(switched.server, clients, _STANDBY)
         _command("switch", "chat", "--launch", "--config", config_file)
         _command(
-            "calibrate", "--off", off.url, "--target", "chat", "--config", config_file,
-            "--concurrency", ",".join(map(str, _CLIENTS.values())), "--duration", "60s",
-            "--temperature", "0", "--unsteady",
-        )  # fmt: skip
+            "calibrate",
+            "--off",
+            off.url,
+            "--target",
+            "chat",
+            "--config",
+            config_file,
+            "--concurrency",
+            ",".join(map(str, _CLIENTS.values())),
+            "--duration",
+            "60s",
+            "--temperature",
+            "0",
+            "--unsteady",
+        )
         daemon.stop()
     shown = _command("experiment", "results", "chat", "--json", "--config", config_file)
     results: dict[str, Any] = json.loads(shown)
@@ -114,8 +129,10 @@ def _bench(on: VllmServer, off: VllmServer) -> dict[str, dict[str, tuple[float, 
             order(on, None)
 
     variants: dict[str, Callable[[int], float]] = {
-        "launch": launch, "standby": standby, "off": lambda clients: _pace(off, clients),
-    }  # fmt: skip
+        "launch": launch,
+        "standby": standby,
+        "off": lambda clients: _pace(off, clients),
+    }
     ratios: dict[str, dict[str, list[float]]] = {
         load: {name: [] for name in variants if name != "launch"} for load in _CLIENTS
     }

@@ -56,9 +56,19 @@ _FAST_DISK = Path("/dev/shm")
 _ENOUGH = 100
 """Targets below which a short run does not fill pages of a database, so a row has no size."""
 _COLUMNS = (
-    "targets", "watcher", "CPU s/s", "of Postgres", "MB", "late P50 ms", "P99 ms", "rows/s",
-    "MB a day", "load", "start s", "stop s",
-)  # fmt: skip
+    "targets",
+    "watcher",
+    "CPU s/s",
+    "of Postgres",
+    "MB",
+    "late P50 ms",
+    "P99 ms",
+    "rows/s",
+    "MB a day",
+    "load",
+    "start s",
+    "stop s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,42 +124,70 @@ def run(seconds: float = 60.0) -> list[Figure]:
     many, one = f"{TARGETS} targets, {INTERVAL} s", "1 target"
     return [
         Figure(
-            f"CPU of a scrape in the daemon, {many}; peer: Prometheus", fleet.cpu, "ms",
-            _of(everything, "cpu"), 1.0, 0.5, of_peer=True,
+            f"CPU of a scrape in the daemon, {many}; peer: Prometheus",
+            fleet.cpu,
+            "ms",
+            _of(everything, "cpu"),
+            1.0,
+            0.5,
+            of_peer=True,
         ),
         Figure(
-            "the same; peer: Prometheus keeping our families only", fleet.cpu, "ms",
-            _of(ours, "cpu"), 1.0, 0.5, of_peer=True,
+            "the same; peer: Prometheus keeping our families only",
+            fleet.cpu,
+            "ms",
+            _of(ours, "cpu"),
+            1.0,
+            0.5,
+            of_peer=True,
         ),
         Figure(f"CPU of the daemon a second, {one}", single.cpu_a_second, "ms"),
         Figure(f"resident memory, {one}", single.resident, "MB", None, 90, 70),
         Figure(
-            f"resident memory, {many}; peer: Prometheus", fleet.resident, "MB",
-            _of(everything, "resident"), 150, 100,
+            f"resident memory, {many}; peer: Prometheus",
+            fleet.resident,
+            "MB",
+            _of(everything, "resident"),
+            150,
+            100,
         ),
         Figure(
-            f"proportional memory, {many}; peer: Prometheus", fleet.proportional, "MB",
+            f"proportional memory, {many}; peer: Prometheus",
+            fleet.proportional,
+            "MB",
             _of(everything, "proportional"),
         ),
         Figure(
-            f"CPU of judging a target's minute, history full, {one}", judged[1].cpu, "ms",
+            f"CPU of judging a target's minute, history full, {one}",
+            judged[1].cpu,
+            "ms",
         ),
         Figure(
-            f"CPU of judging a target's minute, history full, {many}", judged[TARGETS].cpu, "ms",
+            f"CPU of judging a target's minute, history full, {many}",
+            judged[TARGETS].cpu,
+            "ms",
         ),
         Figure(f"memory that an hour of history adds, {one}", judged[1].added, "MB"),
         Figure(f"memory that an hour of history adds, {many}", judged[TARGETS].added, "MB"),
         Figure(
-            f"resident memory with it, {one}", single.resident + judged[1].added, "MB",
-            None, 90, 70,
+            f"resident memory with it, {one}",
+            single.resident + judged[1].added,
+            "MB",
+            None,
+            90,
+            70,
         ),
         Figure(
-            f"resident memory with it, {many}", fleet.resident + judged[TARGETS].added, "MB",
-            None, 150, 100,
+            f"resident memory with it, {many}",
+            fleet.resident + judged[TARGETS].added,
+            "MB",
+            None,
+            150,
+            100,
         ),
         Figure(f"start to READY, {many}", fleet.start, "s", _of(everything, "start")),
         Figure(f"SIGTERM to exit, {many}", fleet.stop, "s", _of(everything, "stop")),
-    ]  # fmt: skip
+    ]
 
 
 def _of(cost: Cost | None, name: str) -> float | None:
@@ -273,13 +311,19 @@ def scale(counts: Sequence[int], seconds: float) -> Iterator[tuple[str, ...]]:
                 cost = measure(who, targets, seconds, 15, server)
                 stored = cost.stored
                 yield (
-                    f"{targets:,}", name, f"{cost.cpu_a_second / 1e3:.3f}",
+                    f"{targets:,}",
+                    name,
+                    f"{cost.cpu_a_second / 1e3:.3f}",
                     f"{cost.database_cpu_a_second / 1e3:.3f}" if server else "",
-                    f"{cost.resident:.0f}", f"{cost.late * 1e3:.0f}", f"{cost.very_late * 1e3:.0f}",
+                    f"{cost.resident:.0f}",
+                    f"{cost.late * 1e3:.0f}",
+                    f"{cost.very_late * 1e3:.0f}",
                     f"{stored.rows:.2f}" if stored else "",
                     f"{stored.bytes / 1e6:.1f}" if stored and targets >= _ENOUGH else "",
-                    f"{os.getloadavg()[0]:.1f}", f"{cost.start:.1f}", f"{cost.stop:.1f}",
-                )  # fmt: skip
+                    f"{os.getloadavg()[0]:.1f}",
+                    f"{cost.start:.1f}",
+                    f"{cost.stop:.1f}",
+                )
 
 
 def measure_judging(targets: int) -> JudgingCost:

@@ -39,17 +39,21 @@ def run() -> list[Figure]:
     seconds = cpu / _TURNS
     return [
         Figure(
-            f"guard: a turn of {TARGETS} targets, CPU", seconds * 1e3, "ms",
-            budget=TURN_SECONDS * 1e3 / 100, aim=TURN_SECONDS * 1e3 / 200,
+            f"guard: a turn of {TARGETS} targets, CPU",
+            seconds * 1e3,
+            "ms",
+            budget=TURN_SECONDS * 1e3 / 100,
+            aim=TURN_SECONDS * 1e3 / 200,
         ),
         Figure(f"guard: a turn of {TARGETS} targets, median", statistics.median(took) * 1e3, "ms"),
         Figure(f"guard: a turn of {TARGETS} targets, longest", max(took) * 1e3, "ms"),
         Figure(
             f"guard: of a core, a turn every {TURN_SECONDS:g} s",
-            100 * seconds / TURN_SECONDS, "%",
+            100 * seconds / TURN_SECONDS,
+            "%",
         ),
         Figure("guard: writing transactions a minute", len(written) / minutes, "/min"),
-    ]  # fmt: skip
+    ]
 
 
 def fleet(store: Store) -> GuardingDaemon:
@@ -81,11 +85,19 @@ def fix(name: str, server: SimulatedServer) -> None:
     """Have it answer at once: every rule passes."""
     findings = tuple(
         Finding(
-            rule, name, "tiny", ALL, Verdict.PASS, Verdict.PASS,
-            server.now, None, (), at=server.now,
+            rule,
+            name,
+            "tiny",
+            ALL,
+            Verdict.PASS,
+            Verdict.PASS,
+            server.now,
+            None,
+            (),
+            at=server.now,
         )
         for rule in DEFAULT_RULES
-    )  # fmt: skip
+    )
     status, decision = server.seen(), TargetDecision(findings=findings)
     server.seen = lambda: status  # type: ignore[method-assign]
     server.decision = lambda: decision  # type: ignore[method-assign]

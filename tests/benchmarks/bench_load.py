@@ -72,18 +72,36 @@ def _specwatch(url: str, seconds: float) -> tuple[float, float]:
     return _measured(
         url,
         [
-            sys.executable, "-m", "specwatch", "bench", "--target", url, "--dry-run",
-            "--concurrency", str(_CONCURRENCY), "--duration", f"{seconds}s",
-            "--warm-up", "100ms", "--max-tokens", str(_TOKENS), "--temperature", "0.7",
+            sys.executable,
+            "-m",
+            "specwatch",
+            "bench",
+            "--target",
+            url,
+            "--dry-run",
+            "--concurrency",
+            str(_CONCURRENCY),
+            "--duration",
+            f"{seconds}s",
+            "--warm-up",
+            "100ms",
+            "--max-tokens",
+            str(_TOKENS),
+            "--temperature",
+            "0.7",
         ],
-    )  # fmt: skip
+    )
 
 
 def _vllm(url: str, requests: int, tokenizer: Path, folder: str) -> tuple[float, float]:
     command = vllm_bench(
-        lab.vllm_folder(), url, tokenizer,
-        requests=requests, concurrency=_CONCURRENCY, temperature=0.7,
-    )  # fmt: skip
+        lab.vllm_folder(),
+        url,
+        tokenizer,
+        requests=requests,
+        concurrency=_CONCURRENCY,
+        temperature=0.7,
+    )
     more = ("--dataset-name", "random", "--random-input-len", "20", "--result-dir", folder)
     return _measured(url, [*command, *more, "--random-output-len", str(_TOKENS)])
 

@@ -115,14 +115,19 @@ def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
             schema.series.insert(),
             [
                 {
-                    "id": 1 + at, "daemon": "bench", "target": f"target-{n}", "model_name": _MODEL,
+                    "id": 1 + at,
+                    "daemon": "bench",
+                    "target": f"target-{n}",
+                    "model_name": _MODEL,
                     **asdict(segment(bucket)),
-                    "first_start": starts[0], "last_start": starts[-1],
-                    "rolled_until": NOW if length == HOUR else 0, "pruned_until": 0,
+                    "first_start": starts[0],
+                    "last_start": starts[-1],
+                    "rolled_until": NOW if length == HOUR else 0,
+                    "pruned_until": 0,
                 }
                 for at, (n, bucket) in enumerate(ids)
             ],
-        )  # fmt: skip
+        )
         contexts = {context for of in variants.values() for context, _ in of}
         numbers = add_contexts(connection, contexts, {})
         rows = (
@@ -214,9 +219,12 @@ def measure(url: str) -> dict[str, float]:
     report.made(url, None, since=NOW - 7 * DAY, until=NOW, now=NOW)
     reading = time.monotonic() - began
     return {
-        "seconds": seconds, "processors": processors, "reading": reading,
-        "megabytes": megabytes, "each": each,
-    }  # fmt: skip
+        "seconds": seconds,
+        "processors": processors,
+        "reading": reading,
+        "megabytes": megabytes,
+        "each": each,
+    }
 
 
 def _processors() -> float:

@@ -80,18 +80,22 @@ def _on_postgres() -> list[Figure]:
             figures += [
                 Figure(
                     f"store: inserting {windows:,} windows into Postgres; peer: {way}",
-                    took["arrays"], "ms", took[way],
+                    took["arrays"],
+                    "ms",
+                    took[way],
                 )
                 for way in ("INSERT of each", "COPY")
-            ]  # fmt: skip
+            ]
         deleted, dropped = measure_retention(server.new_url())
         figures += [
             Figure(
                 f"store: pruning a day of {TARGETS} targets from Postgres, {what}; peer: DELETE",
-                dropped[what], unit, deleted[what],
+                dropped[what],
+                unit,
+                deleted[what],
             )
             for what, unit in (("time", "s"), ("WAL", "MB"))
-        ]  # fmt: skip
+        ]
     return figures
 
 

@@ -86,9 +86,11 @@ def measure() -> tuple[Costs, Costs, Costs]:
         return Tap(app, server=_Known(facts), settings=settings, registry=registry)
 
     layers: list[Callable[[App], App]] = [
-        lambda app: app, _Wrapper, tapped,
+        lambda app: app,
+        _Wrapper,
+        tapped,
         lambda app: tapped(app, "prompt_length", "header:user-agent"),
-    ]  # fmt: skip
+    ]
     whole = _cheapest(layers, _whole(), _body(stream=False), _REQUESTS)
     short = _cheapest(layers, _stream(1), _body(stream=True), _REQUESTS)
     long = _cheapest(layers, _stream(_CHUNKS + 1), _body(stream=True), 1)
@@ -200,15 +202,24 @@ def _finish(app: App, scope: Scope, body: bytes) -> None:
 def _scope(body: bytes) -> Scope:
     """As uvicorn gives it for a request of the ``openai`` package."""
     headers = {
-        "host": "127.0.0.1:8000", "accept": "application/json", "accept-encoding": "gzip, deflate",
-        "connection": "keep-alive", "content-type": "application/json",
-        "user-agent": "OpenAI/Python 2.8.0", "x-stainless-lang": "python",
-        "x-stainless-package-version": "2.8.0", "x-stainless-os": "Linux",
-        "x-stainless-arch": "x64", "x-stainless-runtime": "CPython",
-        "x-stainless-runtime-version": "3.11.7", "authorization": "Bearer key",
-        "x-stainless-async": "false", "x-stainless-retry-count": "0",
-        "x-stainless-read-timeout": "600", "content-length": str(len(body)),
-    }  # fmt: skip
+        "host": "127.0.0.1:8000",
+        "accept": "application/json",
+        "accept-encoding": "gzip, deflate",
+        "connection": "keep-alive",
+        "content-type": "application/json",
+        "user-agent": "OpenAI/Python 2.8.0",
+        "x-stainless-lang": "python",
+        "x-stainless-package-version": "2.8.0",
+        "x-stainless-os": "Linux",
+        "x-stainless-arch": "x64",
+        "x-stainless-runtime": "CPython",
+        "x-stainless-runtime-version": "3.11.7",
+        "authorization": "Bearer key",
+        "x-stainless-async": "false",
+        "x-stainless-retry-count": "0",
+        "x-stainless-read-timeout": "600",
+        "content-length": str(len(body)),
+    }
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -51,13 +51,20 @@ def run() -> list[Figure]:
         path = {"PYTHONPATH": str(_CHECKOUT)}
         first, switched, second = servers = [
             VllmServer(
-                lab.vllm_folder(), models, Path(folder) / f"{number}.log", *flags,
+                lab.vllm_folder(),
+                models,
+                Path(folder) / f"{number}.log",
+                *flags,
                 environment=variables,
             )
-            for number, (flags, variables) in enumerate([
-                ([*speculation, *tap], path), (switch, environment), ([*speculation, *tap], path),
-            ])
-        ]  # fmt: skip
+            for number, (flags, variables) in enumerate(
+                [
+                    ([*speculation, *tap], path),
+                    (switch, environment),
+                    ([*speculation, *tap], path),
+                ]
+            )
+        ]
         try:
             for server in servers:
                 server.start()

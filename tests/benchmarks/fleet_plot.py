@@ -27,8 +27,10 @@ from specwatch.report.charts.drawing import (
 )
 
 _INKS = {
-    "specwatch, SQLite": Ink(0), "specwatch, Postgres": Ink(3, 2), "Prometheus": Ink(4, 1),
-}  # fmt: skip
+    "specwatch, SQLite": Ink(0),
+    "specwatch, Postgres": Ink(3, 2),
+    "Prometheus": Ink(4, 1),
+}
 _PANELS = {"CPU, cores": 2, "memory, MB": 4, "lateness of a scrape, P99, ms": 6}
 """What each panel shows, and its column."""
 _PANEL, _GAP, _RIGHT = 110.0, 54.0, 24.0

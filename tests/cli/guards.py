@@ -46,9 +46,14 @@ class Guards:
         self.book.release(f"left:{target}", NOW)
 
     def step(
-        self, reason: str, target: str = "chat", *, at: float = NOW,
-        inputs: Mapping[str, Any] | None = None, **changes: Any,
-    ) -> GuardState:  # fmt: skip
+        self,
+        reason: str,
+        target: str = "chat",
+        *,
+        at: float = NOW,
+        inputs: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> GuardState:
         """One more step of a daemon."""
         entry = self.book.look(target)[target]
         step = Step(replace(entry.state, **changes), reason, inputs or {})

@@ -19,9 +19,14 @@ from tests.advise.models import LLAMA
 
 Run = Callable[..., Result]
 SMALL = LLAMA | {
-    "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "intermediate_size": 512, "vocab_size": 352, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 352,
+    "max_position_embeddings": 4096,
+}
 
 
 def folder(path: Path, **changes: Any) -> Path:
@@ -56,8 +61,9 @@ def test_parameters_alone_are_enough(run: Run) -> None:
 
 
 def test_something_wrong_is_exit_code_1(run: Run) -> None:
-    advice = advised(run, "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB",
-                    code=1)  # fmt: skip
+    advice = advised(
+        run, "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB", code=1
+    )
     assert not advice.sound
     assert "wrong: with the draft no memory is left" in findings(advice)
 
@@ -82,9 +88,23 @@ def test_a_command_is_read_and_options_go_before_it(run: Run, pair: tuple[Path, 
 
 
 def test_commands_of_llama_cpp_are_read(run: Run) -> None:
-    advice = advised(run, "--gpus", 1, "--gpu-memory", "48GB", "--quantization", "Q4_K_M", "--",
-                    "llama-server", "-m", "Qwen2.5-32B.gguf", "-md", "Qwen2.5-0.5B.gguf",
-                    "--spec-draft-n-max", 16)  # fmt: skip
+    advice = advised(
+        run,
+        "--gpus",
+        1,
+        "--gpu-memory",
+        "48GB",
+        "--quantization",
+        "Q4_K_M",
+        "--",
+        "llama-server",
+        "-m",
+        "Qwen2.5-32B.gguf",
+        "-md",
+        "Qwen2.5-0.5B.gguf",
+        "--spec-draft-n-max",
+        16,
+    )
     assert (advice.method, advice.k) == ("draft_model", 16)
     assert "ok: both are of the qwen family" in findings(advice)
 
@@ -172,12 +192,22 @@ def test_a_missing_library_is_an_error_with_the_remedy(
 
 
 def test_the_number_of_gpus_follows_from_parallelism(run: Run) -> None:
-    advice = advised(run, "--model", "70B", "--draft", "7B", "--tensor-parallel", 4,
-                    "--gpu-memory", "80GB")  # fmt: skip
+    advice = advised(
+        run, "--model", "70B", "--draft", "7B", "--tensor-parallel", 4, "--gpu-memory", "80GB"
+    )
     assert advice.memory is not None
     assert advice.memory.gpus == 4
-    command = ("vllm", "serve", "org/M-70B", "-tp", 2, "-pp", 2, "--spec-method=ngram",
-               "--spec-tokens=3")  # fmt: skip
+    command = (
+        "vllm",
+        "serve",
+        "org/M-70B",
+        "-tp",
+        2,
+        "-pp",
+        2,
+        "--spec-method=ngram",
+        "--spec-tokens=3",
+    )
     more = advised(run, "--tensor-parallel", 4, "--gpu-memory", "80GB", "--", *command)
     assert more.memory is not None
     assert more.memory.gpus == 8
@@ -188,13 +218,16 @@ def test_a_model_that_brings_its_own_speculation(
 ) -> None:
     target, _ = pair
     config = SMALL | {
-        "architectures": ["Eagle3Speculator"], "num_hidden_layers": 1, "draft_vocab_size": 352,
-        "speculators_model_type": "eagle3", "transformer_layer_config": SMALL,
+        "architectures": ["Eagle3Speculator"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 352,
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": SMALL,
         "speculators_config": {
             "verifier": {"name_or_path": str(target)},
             "proposal_methods": [{"speculative_tokens": 3}],
         },
-    }  # fmt: skip
+    }
     head = model(tmp_path / "head", {"config.json": config})
     advice = advised(run, "--", "vllm", "serve", head)
     assert (advice.method, advice.k) == ("eagle3", 3)
@@ -205,14 +238,33 @@ def test_a_model_that_brings_its_own_speculation(
 
 def test_options_describe_the_traffic(run: Run) -> None:
     advice = advised(
-        run, "--model", "70B", "--draft", "7B", "--temperature", "0:60%,0.9:40%", "--tool-calls",
-        "--output-tokens", 15, "--workload", "creative", "--saturated", "--concurrency", 32,
-        "--latency", "ttft",
-    )  # fmt: skip
+        run,
+        "--model",
+        "70B",
+        "--draft",
+        "7B",
+        "--temperature",
+        "0:60%,0.9:40%",
+        "--tool-calls",
+        "--output-tokens",
+        15,
+        "--workload",
+        "creative",
+        "--saturated",
+        "--concurrency",
+        32,
+        "--latency",
+        "ttft",
+    )
     for text in (
-        "temperatures from 0 to 0.9 share", "answers of 15 tokens", "tool calls", "creative text",
-        "the GPU is saturated", "32 requests at once", "TTFT is what matters",
-    ):  # fmt: skip
+        "temperatures from 0 to 0.9 share",
+        "answers of 15 tokens",
+        "tool calls",
+        "creative text",
+        "the GPU is saturated",
+        "32 requests at once",
+        "TTFT is what matters",
+    ):
         assert f"doubt: {text}" in findings(advice)
     equal = advised(run, "--model", "70B", "--draft", "7B", "--temperature", "0,1,1")
     assert "doubt: median temperature 1" in findings(equal)
@@ -234,7 +286,7 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` or plain"),
     "no model": (["--", "vllm", "serve"], "there is no target"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("arguments", "expected"), USAGE.values(), ids=USAGE.keys())
@@ -245,9 +297,23 @@ def test_invalid_usage_is_exit_code_2(run: Run, arguments: list[object], expecte
     assert "Traceback" not in done.output
 
 
-WHOLE = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "--draft", "meta-llama/Llama-3.2-1B",
-         "--gpus", 2, "--gpu-memory", "80GB", "--workload", "rag", "--saturated",
-         "--temperature", "0:50%,1:50%", "--quantization", "fp8")  # fmt: skip
+WHOLE = (
+    "--model",
+    "meta-llama/Llama-3.1-70B-Instruct",
+    "--draft",
+    "meta-llama/Llama-3.2-1B",
+    "--gpus",
+    2,
+    "--gpu-memory",
+    "80GB",
+    "--workload",
+    "rag",
+    "--saturated",
+    "--temperature",
+    "0:50%,1:50%",
+    "--quantization",
+    "fp8",
+)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -276,7 +342,16 @@ def test_the_worst_findings_come_first_under_their_titles(run: Run) -> None:
 
 
 def test_nothing_in_a_name_can_command_the_terminal(run: Run) -> None:
-    done = run("advise", "--", "vllm", "serve", "a\x1b[2J-8B", "--spec-method", "ngram",
-               "--spec-tokens", "3")  # fmt: skip
+    done = run(
+        "advise",
+        "--",
+        "vllm",
+        "serve",
+        "a\x1b[2J-8B",
+        "--spec-method",
+        "ngram",
+        "--spec-tokens",
+        "3",
+    )
     assert "\x1b" not in done.output
     assert "\\x1b[2J" in done.output

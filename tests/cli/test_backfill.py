@@ -99,9 +99,15 @@ def test_json_has_the_result_of_each_target(backfill: Backfilling) -> None:
     (target,) = first["targets"]
     until = target.pop("until")
     assert target == {
-        "target": "chat", "instance": INSTANCE, "hours": 2, "minutes_written": 120,
-        "minutes_kept": 0, "skipped_hours": 0, "queries": 8, "held_by": None,
-    }  # fmt: skip
+        "target": "chat",
+        "instance": INSTANCE,
+        "hours": 2,
+        "minutes_written": 120,
+        "minutes_kept": 0,
+        "skipped_hours": 0,
+        "queries": 8,
+        "held_by": None,
+    }
     assert until == first["until"] == pytest.approx(time.time() - 900, abs=120)
     assert first["since"] % HOUR == 0
     assert first["since"] == pytest.approx(time.time() - 30 * 86400, abs=2 * HOUR)
@@ -173,26 +179,38 @@ def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]
 @pytest.mark.parametrize(
     ("refusal", "code", "expected"),
     [
-        (error(400, "bad_data", 'parse error: unexpected "x"'), 2,
-         'answered 400: parse error: unexpected "x"; see that --selector is one'),
+        (
+            error(400, "bad_data", 'parse error: unexpected "x"'),
+            2,
+            'answered 400: parse error: unexpected "x"; see that --selector is one',
+        ),
         ((401, b"", {}), 2, "answered 401; give credentials: --bearer-token-file, or --user"),
         ((403, b"no", {}), 2, "answered 403: no; give other credentials, or the tenant"),
         ((404, b"404 page not found\n", {}), 2, "Mimir's ends in /prometheus"),
         ((302, b"", {"Location": "/login"}), 2, "a redirect is not followed"),
-        ((200, b"<!doctype html><title>Sign in</title>", {}), 2,
-         "answered something that is not the API of Prometheus (a web page); give"),
-        ((404, b"<html><body>no</body></html>", {}), 2,
-         "answered 404: a web page; give the base URL of the API"),
+        (
+            (200, b"<!doctype html><title>Sign in</title>", {}),
+            2,
+            "answered something that is not the API of Prometheus (a web page); give",
+        ),
+        (
+            (404, b"<html><body>no</body></html>", {}),
+            2,
+            "answered 404: a web page; give the base URL of the API",
+        ),
         ((200, b'{"status": "success", "data": {"res', {}), 1, "broke off after 35 bytes"),
         ((503, b"", {}), 1, "answered 503"),
         ((429, b"slow down", {"Retry-After": "0"}), 1, "answered 429: slow down"),
         (error(422, "execution", "too many chunks"), 1, "too many chunks"),
     ],
-)  # fmt: skip
+)
 def test_refusals_of_the_server_are_reported_with_a_remedy(
-    backfill: Backfilling, prometheus: RecordedPrometheus,
-    refusal: tuple[int, bytes, dict[str, str]], code: int, expected: str,
-) -> None:  # fmt: skip
+    backfill: Backfilling,
+    prometheus: RecordedPrometheus,
+    refusal: tuple[int, bytes, dict[str, str]],
+    code: int,
+    expected: str,
+) -> None:
     prometheus.refusals = [refusal] * 100
     done = backfill()
     assert done.exit_code == code
@@ -214,9 +232,11 @@ def test_a_partial_answer_is_never_written(
 
 
 def test_temporary_failures_are_retried_after_a_delay(
-    backfill: Backfilling, database: str, prometheus: RecordedPrometheus,
+    backfill: Backfilling,
+    database: str,
+    prometheus: RecordedPrometheus,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Retry-After can only make the delay longer."""
     prometheus.refusals = [(503, b"", {}), (200, b'{"status": "succ', {})]
     done = backfill()
@@ -276,9 +296,13 @@ def test_the_daemon_that_counts_the_rest_is_named(
 
 @pytest.mark.parametrize("replicas", [False, True], ids=["no answer", "replicas"])
 def test_a_target_that_fails_does_not_end_the_others(
-    backfill: Backfilling, prometheus: RecordedPrometheus, database: str,
-    monkeypatch: pytest.MonkeyPatch, *, replicas: bool,
-) -> None:  # fmt: skip
+    backfill: Backfilling,
+    prometheus: RecordedPrometheus,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replicas: bool,
+) -> None:
     for number in range(3):
         for replica in ("x", "y") if replicas else ("",):
             at = BEGUN + 30.0 + 60 * number

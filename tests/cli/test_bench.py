@@ -55,11 +55,27 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         done = CliRunner().invoke(
             group,
             [
-                "bench", "--target", on, "--baseline", off, "--concurrency", "2,4",
-                "--database", database, "--json", *QUICK, "--duration", "6s",
-                "--max-tokens", "80", "-o", str(output), "--plot", str(plot),
+                "bench",
+                "--target",
+                on,
+                "--baseline",
+                off,
+                "--concurrency",
+                "2,4",
+                "--database",
+                database,
+                "--json",
+                *QUICK,
+                "--duration",
+                "6s",
+                "--max-tokens",
+                "80",
+                "-o",
+                str(output),
+                "--plot",
+                str(plot),
             ],
-        )  # fmt: skip
+        )
     assert done.exit_code == 0, done.stderr
     return Both(database, output, plot, engine, done.stderr, read(done.stdout, "here"))
 
@@ -128,8 +144,9 @@ def test_a_bench_of_one_server_is_read_in_eighty_columns(run: Run, database: str
     assert lines[1].startswith("  ") or lines[1].endswith("with speculation, k = 4")
     assert "stored as result 1 in SQLite database" in done.stdout
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
-        "concurrency 1 with speculation", "concurrency 2 with speculation",
-    ]  # fmt: skip
+        "concurrency 1 with speculation",
+        "concurrency 2 with speculation",
+    ]
     (kept,) = experiments(database)
     assert all(len(measured.batches) >= 5 and measured.acceptance for measured in kept.levels)
     assert measurements(database) == [], "with speculation on it is no baseline"
@@ -168,9 +185,20 @@ def test_a_slower_server_exits_with_1(run: Run) -> None:
     bad = SimulatedEngine(settings(speculates=True, acceptance=SimulatedAcceptance(scale=0.0)))
     with in_virtual_time([bad, SimulatedEngine(settings())]) as (on, off):
         done = run(
-            "bench", "--target", on, "--baseline", off, "--concurrency", 2, "--dry-run",
-            *QUICK, "--duration", "4s", "--max-tokens", 24,
-        )  # fmt: skip
+            "bench",
+            "--target",
+            on,
+            "--baseline",
+            off,
+            "--concurrency",
+            2,
+            "--dry-run",
+            *QUICK,
+            "--duration",
+            "4s",
+            "--max-tokens",
+            24,
+        )
     assert done.exit_code == 1, done.stdout
     assert done.stdout.startswith("Speculation loses: ")
     assert "verdict: Speculation loses: " in done.stderr
@@ -235,9 +263,19 @@ def test_interrupted_in_the_second_load_it_keeps_the_first(
     at_answer(120, lambda: os.kill(os.getpid(), signal.SIGINT), monkeypatch)
     with in_virtual_time([SimulatedEngine(settings())]) as (url,):
         done = run(
-            "bench", "--target", url, "--concurrency", "1,2,4", "--database", database, *QUICK,
-            "--duration", "3s", "-o", output,
-        )  # fmt: skip
+            "bench",
+            "--target",
+            url,
+            "--concurrency",
+            "1,2,4",
+            "--database",
+            database,
+            *QUICK,
+            "--duration",
+            "3s",
+            "-o",
+            output,
+        )
     assert done.exit_code == 1
     assert done.stderr.strip().endswith("interrupted: what follows was not measured")
     assert "stored as result 1" in done.stdout
@@ -262,9 +300,17 @@ def test_a_server_that_dies_leaves_a_partial_result(
     at_answer(60, dying.die, monkeypatch)
     with in_virtual_time([dying]) as (url,):
         done = run(
-            "bench", "--target", url, "--concurrency", "1,2", "--database", database, *QUICK,
-            "--duration", "20s",
-        )  # fmt: skip
+            "bench",
+            "--target",
+            url,
+            "--concurrency",
+            "1,2",
+            "--database",
+            database,
+            *QUICK,
+            "--duration",
+            "20s",
+        )
     assert done.exit_code == 1
     assert "broken off: " in done.stderr
     (kept,) = experiments(database)

@@ -117,9 +117,18 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     engines = [SimulatedEngine(settings(speculates=True)), SimulatedEngine(settings())]
     with in_virtual_time(engines) as (on, off):
         done = run(
-            "bench", "--target", on, "--baseline", off, "--concurrency", "4", "--dry-run",
-            *QUICK, "-o", output,
-        )  # fmt: skip
+            "bench",
+            "--target",
+            on,
+            "--baseline",
+            off,
+            "--concurrency",
+            "4",
+            "--dry-run",
+            *QUICK,
+            "-o",
+            output,
+        )
     assert done.exit_code == 1
     assert "not compared: " in done.stderr
     result = read(output.read_bytes(), "file")
@@ -193,9 +202,11 @@ def test_the_baseline_has_its_own_key_from_the_configuration(
     file = tmp_path / "specwatch.yml"
     file.write_text(CONFIGURATION.replace("FOLDER", str(tmp_path)))
     given = {
-        "file": file, "target": "chat", "bearer_token_file": None,
+        "file": file,
+        "target": "chat",
+        "bearer_token_file": None,
         "database": None,
-    }  # fmt: skip
+    }
     result = load.second_target(load.measured_target(given), "--baseline", url, given)
     assert result.url == url
     assert str(result.bearer_token_file) == str(tmp_path / key)

@@ -48,11 +48,28 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         done = CliRunner().invoke(
             group,
             [
-                "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
-                "--temperature", "0,1.2", "--database", database, "--target", "chat",
-                "--json", "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s",
+                "calibrate",
+                "--off",
+                off,
+                "--on",
+                on,
+                "--concurrency",
+                "2,4",
+                "--temperature",
+                "0,1.2",
+                "--database",
+                database,
+                "--target",
+                "chat",
+                "--json",
+                "--warm-up",
+                "100ms",
+                "--max-tokens",
+                "80",
+                "--duration",
+                "12s",
             ],
-        )  # fmt: skip
+        )
     assert done.exit_code == 0, done.stderr
     return Both(database, engine, done.stderr, json.loads(done.stdout))
 
@@ -97,8 +114,11 @@ def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
 def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
     stages = both.report["stages"]
     assert [(stage["concurrency"], stage["mode"]) for stage in stages] == [
-        (2, "off"), (2, "on"), (4, "off"), (4, "on"),
-    ]  # fmt: skip
+        (2, "off"),
+        (2, "on"),
+        (4, "off"),
+        (4, "on"),
+    ]
     for stage in stages:
         assert stage["slices"] == 12
         assert stage["errors"] == {}
@@ -134,8 +154,11 @@ def test_lines_in_a_pipe_have_the_time_left() -> None:
         progress.step("concurrency 2", completed=4)
         progress.note("all")
     assert piped.getvalue().splitlines() == [
-        "before it begins", "nothing is known yet", "one of four, about 90 s left", "all",
-    ]  # fmt: skip
+        "before it begins",
+        "nothing is known yet",
+        "one of four, about 90 s left",
+        "all",
+    ]
 
 
 def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
@@ -160,10 +183,25 @@ def test_the_text_fits_eighty_columns(run: Run, database: str) -> None:
     engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
     with in_virtual_time(engines) as (off, on):
         done = run(
-            "calibrate", "--off", off, "--on", on, "--concurrency", "4", "--temperature", "0,1.2",
-            "--database", database, "--target", "chat", "--duration", "2s", "--max-tokens", 40,
+            "calibrate",
+            "--off",
+            off,
+            "--on",
+            on,
+            "--concurrency",
+            "4",
+            "--temperature",
+            "0,1.2",
+            "--database",
+            database,
+            "--target",
+            "chat",
+            "--duration",
+            "2s",
+            "--max-tokens",
+            40,
             "--unsteady",
-        )  # fmt: skip
+        )
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
@@ -246,10 +284,20 @@ def throttled(database: str, slow: Callable[[int], bool], *more: str) -> Result:
         return CliRunner().invoke(
             group,
             [
-                "calibrate", "--off", off, "--concurrency", "2", "--database", database,
-                "--target", "chat", "--duration", "12s", *more,
+                "calibrate",
+                "--off",
+                off,
+                "--concurrency",
+                "2",
+                "--database",
+                database,
+                "--target",
+                "chat",
+                "--duration",
+                "12s",
+                *more,
             ],
-        )  # fmt: skip
+        )
 
 
 def test_a_load_at_which_the_server_was_slowed_is_measured_again(database: str) -> None:
@@ -337,8 +385,15 @@ def test_a_detailed_result_is_imported(run: Run, database: str) -> None:
 def test_several_results_are_enough_and_their_load_can_be_given(run: Run, database: str) -> None:
     several = [word for _ in range(5) for word in ("--import", DATA / "vllm-0.32-means.json")]
     done = run(
-        "calibrate", *several, "--target", "chat", "--concurrency", 9, "--database", database,
+        "calibrate",
+        *several,
+        "--target",
+        "chat",
+        "--concurrency",
+        9,
+        "--database",
+        database,
         "--json",
-    )  # fmt: skip
+    )
     assert done.exit_code == 0, done.stderr
     assert [load["load_bin"] for load in json.loads(done.stdout)["measurements"]] == ["9-16"]

@@ -306,16 +306,24 @@ def test_of_an_hour_with_a_bench_only_its_minutes_are_left_out(database: str) ->
     store.roll_up(time.time())
     store.add_experiment(
         Bench(
-            version="1", began=began + 20 * MINUTE + 7, ended=began + 29 * MINUTE + 7,
-            complete=False, levels=(),
+            version="1",
+            began=began + 20 * MINUTE + 7,
+            ended=began + 29 * MINUTE + 7,
+            complete=False,
+            levels=(),
             subject=Subject(target="chat", url="http://h:1", model_name="tiny", mode="on"),
             workload=Work(
-                endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
-                temperatures=(0.0,), seed=0,
+                endpoint="chat",
+                source="built-in",
+                prompts=2,
+                digest="d",
+                max_tokens=64,
+                temperatures=(0.0,),
+                seed=0,
             ),
         ),
         0.0,
-    )  # fmt: skip
+    )
     store.close(0.0)
     shape = report_of(calibrate(database, "--dry-run", "--json"))["shape"]
     assert (shape["prompt_tokens"], shape["loads"]) == (200, [1, 2, 4])
@@ -354,10 +362,18 @@ def test_a_few_requests_do_not_count_as_traffic(database: str) -> None:
 def test_prompts_that_are_too_long_are_cut_with_a_note(database: str) -> None:
     report = report_of(
         calibrate(
-            database, "--json", "--dry-run", "--concurrency", 2, "--prompt-tokens", 600,
-            "--output-tokens", 40, max_model_len=1024,
+            database,
+            "--json",
+            "--dry-run",
+            "--concurrency",
+            2,
+            "--prompt-tokens",
+            600,
+            "--output-tokens",
+            40,
+            max_model_len=1024,
         )
-    )  # fmt: skip
+    )
     first, second, cut = report["shape"]["sent_prompt_tokens"]
     assert (first, second) == (300, 600)
     assert cut < 1024 - 40
@@ -394,9 +410,16 @@ def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
 
     monkeypatch.setattr(VirtualClient, "count_tokens", unknown)
     calibrated = calibrate(
-        database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12,
+        database,
+        "--json",
+        "--concurrency",
+        2,
+        "--prompt-tokens",
+        400,
+        "--max-tokens",
+        12,
         seconds=12.0,
-    )  # fmt: skip
+    )
     report_of(calibrated)
     (result,) = measurements(database)
     prompts = sorted(point.prompt or 0.0 for point in result.points)

@@ -103,14 +103,18 @@ NO_RULES = "rules: {use_defaults: false}"
 BASELINES = {
     "a baseline that is too old": ("ab", "", [("no baseline of a, b: ", "tail-widening")]),
     "a baseline that is young enough": (
-        "abcde", "baseline: {max_age: 50d}", [("no baseline of c, d, e: ", "tail-widening")],
+        "abcde",
+        "baseline: {max_age: 50d}",
+        [("no baseline of c, d, e: ", "tail-widening")],
     ),
     "many targets without a baseline": (
-        "cdefg", "", [("no baseline of c, d, e and 2 more: ", "tail-widening")],
+        "cdefg",
+        "",
+        [("no baseline of c, d, e and 2 more: ", "tail-widening")],
     ),
     "without a rule that needs one, none is missed": ("a", NO_RULES, []),
     "only targets of a rule that needs one": ("xb", ONE_RULE, [("no baseline of b: ", "slow")]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("names", "more", "notes"), BASELINES.values(), ids=BASELINES.keys())
@@ -165,10 +169,13 @@ def test_a_refused_file_shows_all_problems_and_exits_with_2(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--config", "/nonexistent/specwatch.yml"], ["--config", "/"], [],
-        ["--config", "x.yml", "--target", "http://127.0.0.1:1"], ["--target", "foo"],
+        ["--config", "/nonexistent/specwatch.yml"],
+        ["--config", "/"],
+        [],
+        ["--config", "x.yml", "--target", "http://127.0.0.1:1"],
+        ["--target", "foo"],
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_a_configuration_exits_with_2(run: Run, words: list[str]) -> None:
     done = run("check-config", *words)
     assert (done.exit_code, done.stdout) == (2, "")
@@ -309,27 +316,40 @@ TEMPERATURES = "tap found, with temperatures 0, (0,0.3], (0.3,0.7], (0.7,1], >1,
 SERVER = pages.capture("draft-k4.2")
 TAPS = {
     "a tap in the server": (
-        pages.faithful("vllm-0.32-tap"), None, True, f"(speculation on); {TEMPERATURES}",
+        pages.faithful("vllm-0.32-tap"),
+        None,
+        True,
+        f"(speculation on); {TEMPERATURES}",
     ),
     "a proxy": (SERVER, PROXY, True, f"ok, {TEMPERATURES}"),
     "other buckets than the configured": (
-        SERVER, PROXY.replace(b"(0.3,0.7]", b"(0.3,0.8]"), True, ": (0.3,0.8]; start it with"
-        " SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,0.7,1",
+        SERVER,
+        PROXY.replace(b"(0.3,0.7]", b"(0.3,0.8]"),
+        True,
+        ": (0.3,0.8]; start it with SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,0.7,1",
     ),
     "a tap without requests": (
-        SERVER, pages.tap().encode(), True, "ok, tap found, no request counted yet",
+        SERVER,
+        pages.tap().encode(),
+        True,
+        "ok, tap found, no request counted yet",
     ),
     "no page": (SERVER, b"<html>\n", False, "expected a metrics page"),
     "no proxy": (SERVER, SERVER, False, "no specwatch_* family on its page"),
     "a proxy as the server": (PROXY, None, False, "give its URL as the target's proxy"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("server", "proxy", "ok", "text"), TAPS.values(), ids=TAPS.keys())
 def test_the_tap_is_reported_with_its_buckets(
-    run: Run, tmp_path: Path, web: Callable[..., str], server: bytes, proxy: bytes | None,
-    ok: bool, text: str,
-) -> None:  # fmt: skip
+    run: Run,
+    tmp_path: Path,
+    web: Callable[..., str],
+    server: bytes,
+    proxy: bytes | None,
+    ok: bool,
+    text: str,
+) -> None:
     target = f"name: chat, url: '{web('/metrics', lambda _: Response(server))}'"
     if proxy is not None:
         target += f", proxy: '{web('/metrics', lambda _: Response(proxy))}'"

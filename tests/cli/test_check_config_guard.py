@@ -78,21 +78,27 @@ def test_a_guard_that_is_off_needs_nothing(run: Run, tmp_path: Path) -> None:
 
 NOTES: dict[str, tuple[list[str], str, str, str]] = {
     "a guard that acts needs services": (
-        [COMMAND, "", "", "", ""], "mode: act", "guard.mode is act",
+        [COMMAND, "", "", "", ""],
+        "mode: act",
+        "guard.mode is act",
         "no service is configured for t1, t2, t3 and 1 more: ",
     ),
     "a guard that observes needs none": ([COMMAND, ""], "mode: observe", "guard", ""),
     "a verification can be much too short": (
-        [COMMAND], "mode: act, verify: 2m", "guard.verify is 2m, but it takes about 8m to measure",
+        [COMMAND],
+        "mode: act, verify: 2m",
+        "guard.verify is 2m, but it takes about 8m to measure",
         "verification ends undecided after 6m, three times that, and",
     ),
     "a verification can be too short": (
-        [COMMAND], "mode: observe, verify: 3m", "guard.verify is 3m, but it takes about 8m",
+        [COMMAND],
+        "mode: observe, verify: 3m",
+        "guard.verify is 3m, but it takes about 8m",
         "verification is extended to that, up to 9m. Make it at least 8m",
     ),
     "a verification is long enough": ([COMMAND], "mode: act, verify: 8m", "guard.verify", ""),
     "a guard that is off verifies nothing": ([COMMAND], "mode: off, verify: 1m", "guard.", ""),
-}  # fmt: skip
+}
 """Services, the section guard, the beginning of a note, and a part of it, empty for no note."""
 
 
@@ -117,14 +123,16 @@ def test_each_alertmanager_is_asked_and_sent_no_alert(
     assert named(answer, "Alertmanager") == [
         (f"Alertmanager {url}", True, "it accepts alerts"),
         (
-            "Alertmanager http://127.0.0.1:1", False,
+            "Alertmanager http://127.0.0.1:1",
+            False,
             "nothing listens at http://127.0.0.1:1; is Alertmanager up, on this port?",
         ),
-    ]  # fmt: skip
+    ]
     (refused, _) = named(checked(run, tmp_path, "", more=f"alertmanager: {{{urls}}}"), "Alertm")
     assert refused[1:] == (
-        False, f"{url} answered 401; give credentials: bearer_token_file or basic_auth",
-    )  # fmt: skip
+        False,
+        f"{url} answered 401; give credentials: bearer_token_file or basic_auth",
+    )
     assert sent == [b"[]", b"[]"]
 
 

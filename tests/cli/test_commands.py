@@ -146,11 +146,19 @@ def test_a_command_loads_only_what_it_needs() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "run", "run -- vllm serve m", "status", "check-config", "report", "rules list",
-        "db current", "guard status", "guard plan", "probe --target http://127.0.0.1:9",
+        "run",
+        "run -- vllm serve m",
+        "status",
+        "check-config",
+        "report",
+        "rules list",
+        "db current",
+        "guard status",
+        "guard plan",
+        "probe --target http://127.0.0.1:9",
         "backfill --prometheus http://127.0.0.1:9",
     ],
-)  # fmt: skip
+)
 def test_a_configuration_that_this_user_may_not_look_for_is_an_error(
     run: Run, forbid: Callable[[Path], None], words: str
 ) -> None:

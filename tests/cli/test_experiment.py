@@ -41,9 +41,15 @@ SLOW, FAST = Moments(42, 0.21, 0.4), Moments(42, -0.1, 0.1)
 
 def switchback(name: str = "chat", stopped: str = "", **changes: Any) -> Switchback:
     state = SwitchbackState(
-        environment="0.32.0/cafe/((1, 4),)", began=T0, counted=T0 + 100_000, arm="launch",
+        environment="0.32.0/cafe/((1, 4),)",
+        began=T0,
+        counted=T0 + 100_000,
+        arm="launch",
         usual="launch",
-        other_seconds=4000.0, lost_seconds=500.0, episodes=42, excluded=3,
+        other_seconds=4000.0,
+        lost_seconds=500.0,
+        episodes=42,
+        excluded=3,
         differences={
             "all": {"0": {"2": Moments(42, 0.31, 0.4), "launch": SLOW}, "2": {"launch": FAST}},
             "load 3-4": {"0": {"launch": Moments(3, 0.2, 0.01)}, "2": {"launch": FAST}},
@@ -51,10 +57,13 @@ def switchback(name: str = "chat", stopped: str = "", **changes: Any) -> Switchb
             "temperature 0": {"2": {"launch": Moments(42, -0.2, 0.1)}},
         },
         tokens={
-            "all": 1000.0, "load 3-4": 1000.0, "temperature 0": 600.0, "temperature >1": 300.0,
+            "all": 1000.0,
+            "load 3-4": 1000.0,
+            "temperature 0": 600.0,
+            "temperature >1": 300.0,
             "prompt length 16385+": 900.0,
         },
-    )  # fmt: skip
+    )
     design = SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1)
     return Switchback(target=name, design=design, state=replace(state, **changes), stopped=stopped)
 
@@ -145,9 +154,22 @@ def test_results_as_json(run: Run, database: str, put: Put) -> None:
     done = run("experiment", "results", "--json", "--database", database)
     result = json.loads(done.stdout)
     assert sorted(result) == [
-        "against_off", "answer", "arms", "best", "episodes", "excluded", "loads", "prompt_lengths",
-        "reference", "shares", "stopped", "target", "temperatures", "tuning", "washout",
-    ]  # fmt: skip
+        "against_off",
+        "answer",
+        "arms",
+        "best",
+        "episodes",
+        "excluded",
+        "loads",
+        "prompt_lengths",
+        "reference",
+        "shares",
+        "stopped",
+        "target",
+        "temperatures",
+        "tuning",
+        "washout",
+    ]
     assert result["answer"].startswith("2 draft tokens is 1.11 times as fast as the launch")
     assert list(result["loads"]) == ["3-4"]
     assert result["loads"]["3-4"][0] == {"arm": "0", "speedup": None, "episodes": 3}
@@ -194,8 +216,11 @@ def test_why_no_schedule_is_proposed(run: Run, database: str, put: Put) -> None:
     assert reason in " ".join(lines(run, database, "results"))
     done = run("experiment", "results", "--json", "--database", database)
     assert json.loads(done.stdout)["tuning"] == {
-        "schedule": [], "gain": None, "episodes": 0, "needed": 9,
-    }  # fmt: skip
+        "schedule": [],
+        "gain": None,
+        "episodes": 0,
+        "needed": 9,
+    }
 
 
 def test_results_are_against_the_launch_while_the_tuned_schedule_is_in_use(
@@ -217,11 +242,16 @@ def serve_in_standby(database: str, minutes: int, *, baseline: bool = True) -> N
     now = int(time.time()) // 60 * 60
     windows = [
         history.hour(
-            0, history.counted(rate=None, tpot=0.036), mode=Mode.STANDBY, length=60, busy=60.0,
-            environment=history.ON, start=now - 60 * n,
+            0,
+            history.counted(rate=None, tpot=0.036),
+            mode=Mode.STANDBY,
+            length=60,
+            busy=60.0,
+            environment=history.ON,
+            start=now - 60 * n,
         )[0]
         for n in range(1, minutes + 1)
-    ]  # fmt: skip
+    ]
     store = Store(database, daemon="left")
     store.open(now)
     store.write([pack_batch(Batch(tuple(windows), None))], now)
@@ -246,8 +276,10 @@ def test_with_the_cost_of_standby_arms_are_compared_with_off(
     assert rows[3].startswith("all 2 draft tokens 1.14 1.0")
     # At 3-4 running requests there were too few episodes with standby.
     assert rows[4:] == [
-        "3-4 the launch - -", f"3-4{rows[2][3:]}", "3-4 2 draft tokens - -",
-    ]  # fmt: skip
+        "3-4 the launch - -",
+        f"3-4{rows[2][3:]}",
+        "3-4 2 draft tokens - -",
+    ]
     done = run("experiment", "results", "--json", "--database", database)
     against_off = json.loads(done.stdout)["against_off"]
     assert against_off["standby_cost"]["value"] == pytest.approx(1.2)
@@ -261,18 +293,20 @@ def test_with_the_cost_of_standby_arms_are_compared_with_off(
     ("minutes", "baseline", "why"),
     [
         (
-            0, True,
+            0,
+            True,
             "no whole minute in standby was seen; let it run for a quarter of an hour: specwatch"
             " switch chat --k 0 --lease 15m",
         ),
         (
-            12, False,
+            12,
+            False,
             "no baseline; measure serving without speculation: specwatch calibrate --off URL"
             " --target chat",
         ),
     ],
     ids=["no standby", "no baseline"],
-)  # fmt: skip
+)
 def test_without_it_they_are_compared_with_standby_only(
     run: Run, database: str, put: Put, minutes: int, baseline: bool, why: str
 ) -> None:
@@ -314,8 +348,15 @@ def test_status_has_what_it_cost_and_who_stopped_it(run: Run, database: str, put
     put(switchback("code"))
     header, chat, who, dropped, code = lines(run, database, "status")
     assert header.split() == [
-        "target", "episodes", "left", "out", "other", "arms", "lost", "washout",
-    ]  # fmt: skip
+        "target",
+        "episodes",
+        "left",
+        "out",
+        "other",
+        "arms",
+        "lost",
+        "washout",
+    ]
     assert " ".join(chat.split()) == "chat 42 3 4.0% of 5.0% 0.5% of 2.0% 30.0 s"
     assert who == "  stopped by ann: a demo"
     assert dropped == "  no longer ordered, slower than the launch: 0 draft tokens (standby)"
@@ -369,9 +410,13 @@ def test_what_a_database_says_cannot_command_a_terminal(run: Run, database: str,
 
 
 RUNNING = ExperimentStatus(
-    arm="0", next_at=NOW + 40, episodes=42, excluded=3, best="2",
+    arm="0",
+    next_at=NOW + 40,
+    episodes=42,
+    excluded=3,
+    best="2",
     speedups={"0": Interval(0.81, 0.76, 0.87, 42), "2": Interval(1.11, 1.07, 1.14, 42)},
-)  # fmt: skip
+)
 STANDING = {
     "running": (
         RUNNING,
@@ -437,6 +482,13 @@ def test_the_status_has_a_sentence(
     (shown,) = surface.get("/api/v1/targets").json["targets"]
     assert shown["experiment"]["episodes"] == known.episodes
     assert sorted(shown["experiment"]) == [
-        "arm", "best", "episodes", "excluded", "groups", "next_at", "paused", "speedups",
+        "arm",
+        "best",
+        "episodes",
+        "excluded",
+        "groups",
+        "next_at",
+        "paused",
+        "speedups",
         "tuning",
-    ]  # fmt: skip
+    ]

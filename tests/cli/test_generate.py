@@ -75,9 +75,10 @@ def test_alerts_are_written_for_the_objectives_of_the_configuration(
 
 
 DEFAULTS = {
-    "runbook_url": "http://127.0.0.1:9469/runbook", "status_url": "http://127.0.0.1:9469",
+    "runbook_url": "http://127.0.0.1:9469/runbook",
+    "status_url": "http://127.0.0.1:9469",
     "grafana_url": None,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -85,20 +86,26 @@ DEFAULTS = {
     [
         ("", (), {}),
         (
-            "external_url: http://watch:1\n", (),
+            "external_url: http://watch:1\n",
+            (),
             {"runbook_url": "http://watch:1/runbook", "status_url": "http://watch:1"},
         ),
         (
             "alertmanager: {urls: ['http://a:1'], grafana_url: 'http://g', runbook_url: 'http://r'}\n",
-            (), {"runbook_url": "http://r", "grafana_url": "http://g"},
+            (),
+            {"runbook_url": "http://r", "grafana_url": "http://g"},
         ),
         ("", ("--grafana-url", "http://g/x/"), {"grafana_url": "http://g/x"}),
     ],
-)  # fmt: skip
+)
 def test_alerts_link_to_where_the_configuration_says(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str,
-    words: tuple[str, ...], links: dict[str, str],
-) -> None:  # fmt: skip
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str,
+    words: tuple[str, ...],
+    links: dict[str, str],
+) -> None:
     config = tmp_path / "specwatch.yml"
     config.write_text(f"targets: [{{name: chat, url: 'http://127.0.0.1:8000'}}]\n{configured}")
     asked: dict[str, object] = {}

@@ -27,9 +27,13 @@ LONG_NAME = "a-name-that-is-longer-than-its-column"
 
 def test_status_has_a_line_for_each_guard_and_what_it_waits_for(run: Run, guards: Guards) -> None:
     guards.put(
-        phase=Phase.CONFIRMED, goal=Mode.ON, waiting="cooling down", incident=INCIDENT,
-        actions=(NOW - 60, NOW - 90_000), pause=Pause(NOW + 7000, "ann", "new driver"),
-    )  # fmt: skip
+        phase=Phase.CONFIRMED,
+        goal=Mode.ON,
+        waiting="cooling down",
+        incident=INCIDENT,
+        actions=(NOW - 60, NOW - 90_000),
+        pause=Pause(NOW + 7000, "ann", "new driver"),
+    )
     guards.put(LONG_NAME, guarded=False)
     header, row, unattended, *chat = lines(run, guards, "status")
     assert header.split() == ["target", "state", "for", "wanted", "guarded", "by", "actions"]
@@ -69,9 +73,13 @@ def test_a_held_guard_exits_with_1_and_the_reason(run: Run, guards: Guards) -> N
 def test_what_a_database_says_cannot_command_a_terminal(run: Run, guards: Guards) -> None:
     order = Order(Mode.OFF, HOSTILE, NOW, HOSTILE)
     guards.put(
-        phase=Phase.HELD, why=HOSTILE, waiting=HOSTILE, pause=Pause(NOW + 7000, HOSTILE, HOSTILE),
-        order=order, incident=Incident(HOSTILE, Cause.RULE, NOW),
-    )  # fmt: skip
+        phase=Phase.HELD,
+        why=HOSTILE,
+        waiting=HOSTILE,
+        pause=Pause(NOW + 7000, HOSTILE, HOSTILE),
+        order=order,
+        incident=Incident(HOSTILE, Cause.RULE, NOW),
+    )
     guards.step(HOSTILE, inputs={HOSTILE: HOSTILE})
     printed: list[str] = []
     for words in (["status"], ["history"], ["explain", "latest"]):
@@ -92,8 +100,13 @@ def test_status_as_json_has_keys_to_rely_on(run: Run, guards: Guards, tmp_path: 
     assert (done.exit_code, result["mode"], result["held"]) == (0, "act", False)
     (one,) = result["guards"]
     assert sorted(one) == [
-        "actions_today", "daemon", "max_actions_per_day", "state", "target", "trial_in",
-    ]  # fmt: skip
+        "actions_today",
+        "daemon",
+        "max_actions_per_day",
+        "state",
+        "target",
+        "trial_in",
+    ]
     assert (one["target"], one["daemon"], one["max_actions_per_day"]) == ("chat", "left", 7)
     assert 7200 - LATER < one["trial_in"] <= 7200
 
@@ -159,8 +172,9 @@ def test_bad_input_exits_with_2_and_what_was_expected(
 def test_resume_ends_a_pause_and_a_hold_and_reports_neither(run: Run, guards: Guards) -> None:
     guards.put(phase=Phase.HELD, why="it hangs", pause=Pause(NOW + LATER, "ann"))
     assert lines(run, guards, "resume", "--by", "bob") == [
-        "chat is resumed by bob", "it was held: it hangs",
-    ]  # fmt: skip
+        "chat is resumed by bob",
+        "it was held: it hangs",
+    ]
     assert (guards.state().phase, guards.state().pause) == (Phase.OBSERVING, None)
     assert lines(run, guards, "resume") == ["chat is neither paused nor held"]
     assert answer(run, guards, "resume")["resumed"] is False
@@ -175,12 +189,20 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
     guards.put("other")
     result = answer(run, guards, "history", "chat", "--limit", "1")
     assert (result["more"], [step["reason"] for step in result["steps"]]) == (
-        True, ["a rule is in breach"],
-    )  # fmt: skip
+        True,
+        ["a rule is in breach"],
+    )
     assert sorted(result["steps"][0]) == [
-        "at", "daemon", "incident", "inputs", "phase", "phase_before", "reason", "target",
+        "at",
+        "daemon",
+        "incident",
+        "inputs",
+        "phase",
+        "phase_before",
+        "reason",
+        "target",
         "version",
-    ]  # fmt: skip
+    ]
     assert any("  other  observing" in line for line in lines(run, guards, "history"))
     (nothing,) = lines(run, guards, "history", "--since", str(int(NOW) + 1000))
     assert nothing.startswith("the guard took no step since 2")
@@ -191,16 +213,22 @@ def explained(guards: Guards) -> None:
     (finding,) = (finding for finding in decided().findings if finding.rule == BREACHED)
     guards.put()
     guards.step(
-        "the rule too-slow is in breach", phase=Phase.CONFIRMED, incident=INCIDENT,
-        inputs=msgspec.to_builtins(finding_view(finding)), at=NOW + 1,
-    )  # fmt: skip
+        "the rule too-slow is in breach",
+        phase=Phase.CONFIRMED,
+        incident=INCIDENT,
+        inputs=msgspec.to_builtins(finding_view(finding)),
+        at=NOW + 1,
+    )
     guards.step("drained for 10s", phase=Phase.RESTARTING, inputs={"requests": 3.0}, at=NOW + 2)
     speedup = {"value": 0.5, "lower": 0.45, "upper": 0.55, "samples": 20, "confidence": 0.95}
     guards.step(
-        "it helped", phase=Phase.DISABLED,
+        "it helped",
+        phase=Phase.DISABLED,
         inputs={"speedup": speedup, "speedup_before": 0.55, "slowdown": 0.91},
-        rearm_at=NOW + 9000, since=NOW + 3, at=NOW + 3,
-    )  # fmt: skip
+        rearm_at=NOW + 9000,
+        since=NOW + 3,
+        at=NOW + 3,
+    )
 
 
 def test_explain_shows_each_step_with_its_numbers(run: Run, guards: Guards) -> None:
@@ -249,24 +277,30 @@ def test_an_unknown_incident_gets_the_nearest(run: Run, guards: Guards) -> None:
 STANDING: dict[str, tuple[dict[str, Any], int, list[str]]] = {
     "observing": ({}, 0, ["guard: observing for 10 min"]),
     "held": (
-        {"phase": Phase.HELD, "why": "the unit is masked"}, 1,
+        {"phase": Phase.HELD, "why": "the unit is masked"},
+        1,
         ["guard: held for 10 min", "  the unit is masked"],
     ),
     "disabled until a trial": (
-        {"phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0, "waiting": "paused by ann"}, 0,
+        {"phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0, "waiting": "paused by ann"},
+        0,
         ["guard: disabled for 10 min, a trial in 2 h", "  waiting: paused by ann"],
     ),
     "disabled without an end": (
-        {"phase": Phase.DISABLED}, 0, ["guard: disabled for 10 min, until a person enables it"],
+        {"phase": Phase.DISABLED},
+        0,
+        ["guard: disabled for 10 min, until a person enables it"],
     ),
     "disabled by an order with an end": (
         {
-            "phase": Phase.DISABLED, "rearm_at": 1_700_007_240.0,
+            "phase": Phase.DISABLED,
+            "rearm_at": 1_700_007_240.0,
             "incident": Incident("chat-7", Cause.PERSON, 0.0, "ann"),
-        }, 0,
+        },
+        0,
         ["guard: disabled for 10 min, speculation comes back in 2 h"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "code", "lines"), STANDING.values(), ids=STANDING.keys())

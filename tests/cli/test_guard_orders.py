@@ -82,22 +82,33 @@ WAITS: dict[str, tuple[tuple[str, ...], Callable[[Guards], object], str]] = {
         "speculation is not off: given up: bob wants something else",
     ),
     "not done in time": (
-        ("--timeout", "1m"), lambda _: None, "not done within 1m; the order stays",
+        ("--timeout", "1m"),
+        lambda _: None,
+        "not done within 1m; the order stays",
     ),
     "no daemon any more": (
-        (), lambda guards: guards.leave(), "no daemon guards it any more; the order stays",
+        (),
+        lambda guards: guards.leave(),
+        "no daemon guards it any more; the order stays",
     ),
-    "interrupted": ((), lambda _: signal.raise_signal(signal.SIGINT),
-                    "no longer followed; the order stays"),
-}  # fmt: skip
+    "interrupted": (
+        (),
+        lambda _: signal.raise_signal(signal.SIGINT),
+        "no longer followed; the order stays",
+    ),
+}
 """Options of an order, what happens while it is followed, and how that ends."""
 
 
 @pytest.mark.parametrize(("words", "event", "end"), WAITS.values(), ids=WAITS.keys())
 def test_an_order_that_is_not_done_exits_with_1_and_the_reason(
-    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
-    event: Callable[[Guards], object], end: str,
-) -> None:  # fmt: skip
+    run: Run,
+    guards: Guards,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    event: Callable[[Guards], object],
+    end: str,
+) -> None:
     guards.put(goal=Mode.ON)
     clock = iter(range(0, 10_000, 2))
     monkeypatch.setattr("specwatch.cli.guard_orders.monotonic", lambda: float(next(clock)))

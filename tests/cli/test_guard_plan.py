@@ -107,12 +107,24 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
     )
     printed = [line for line, _ in guard_plan.plan_lines(plan)]
     assert printed == [
-        "the command now", "  vllm serve 'a b' -sc '{}'",
-        "the command without speculation", "  vllm serve 'a b'", "  removed: -sc '{}'",
-        "--- /dev/null", "+++ /etc/x.conf", "@@ -0,0 +1,2 @@", "+[Service]", "+ExecStart=",
-        "--- /etc/y.conf", "+++ /dev/null", "@@ -1 +0,0 @@", "-old",
-        "steps", "  1. restart it", "note: look twice",
-    ]  # fmt: skip
+        "the command now",
+        "  vllm serve 'a b' -sc '{}'",
+        "the command without speculation",
+        "  vllm serve 'a b'",
+        "  removed: -sc '{}'",
+        "--- /dev/null",
+        "+++ /etc/x.conf",
+        "@@ -0,0 +1,2 @@",
+        "+[Service]",
+        "+ExecStart=",
+        "--- /etc/y.conf",
+        "+++ /dev/null",
+        "@@ -1 +0,0 @@",
+        "-old",
+        "steps",
+        "  1. restart it",
+        "note: look twice",
+    ]
     assert guard_plan.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
 
 

@@ -139,13 +139,31 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         config(tmp_path, url) as file,
     ):
         calibrated = run(
-            "calibrate", "--off", without, "--target", "chat", "--config", file,
-            "--concurrency", 2, "--duration", "6s", "--warm-up", "100ms",
-        )  # fmt: skip
+            "calibrate",
+            "--off",
+            without,
+            "--target",
+            "chat",
+            "--config",
+            file,
+            "--concurrency",
+            2,
+            "--duration",
+            "6s",
+            "--warm-up",
+            "100ms",
+        )
         assert calibrated.exit_code == 0, calibrated.stderr
         sweep = (
-            "probe", "--json", "--temperatures", "0,1.3,2", "--max-tokens", 80, "--config", file
-        )  # fmt: skip
+            "probe",
+            "--json",
+            "--temperatures",
+            "0,1.3,2",
+            "--max-tokens",
+            80,
+            "--config",
+            file,
+        )
         probe, elsewhere = (
             read(run(*sweep, *words).stdout, "standard output")
             for words in (

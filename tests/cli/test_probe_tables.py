@@ -62,12 +62,21 @@ def probe(line: Line = ASSUMED, *temperatures: ProbeTemperature) -> Probe:
         ended=1.0,
         complete=True,
         subject=Subject(
-            target="chat", url="http://h", model_name="a\x1b[31mb", mode="on", k=4,
+            target="chat",
+            url="http://h",
+            model_name="a\x1b[31mb",
+            mode="on",
+            k=4,
             engine_version="0.32.0",
         ),
         workload=Workload(
-            endpoint="chat", source="mine.txt", prompts=3, digest="x", max_tokens=128,
-            temperatures=(0.0,), seed=0,
+            endpoint="chat",
+            source="mine.txt",
+            prompts=3,
+            digest="x",
+            max_tokens=128,
+            temperatures=(0.0,),
+            seed=0,
         ),
         concurrency=2,
         temperatures=temperatures
@@ -75,7 +84,7 @@ def probe(line: Line = ASSUMED, *temperatures: ProbeTemperature) -> Probe:
         line=line,
         alone=True,
         notes=("something \x07 to know",),
-    )  # fmt: skip
+    )
 
 
 def lines(shown: Probe, width: int = 80, *, fancy: bool = True) -> list[str]:

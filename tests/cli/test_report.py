@@ -66,10 +66,13 @@ def test_the_schema_is_printed_or_written(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "start"),
     [
-        ("r.txt", "specwatch report\n"), ("r.md", "# "), ("r.html", "<!doctype html>"),
-        ("r.HTM", "<!doctype html>"), ("r.json", "{"),
+        ("r.txt", "specwatch report\n"),
+        ("r.md", "# "),
+        ("r.html", "<!doctype html>"),
+        ("r.HTM", "<!doctype html>"),
+        ("r.json", "{"),
     ],
-)  # fmt: skip
+)
 def test_the_suffix_of_the_file_chooses_the_format(
     run: Run, url: str, tmp_path: Path, name: str, start: str
 ) -> None:
@@ -90,7 +93,8 @@ def test_an_unknown_suffix_takes_the_given_format(
 
 REFUSED = {
     "a format unlike the suffix": (
-        "-o FOLDER/x.html --format md", "--format md writes md, and --output FOLDER/x.html is for",
+        "-o FOLDER/x.html --format md",
+        "--format md writes md, and --output FOLDER/x.html is for",
     ),
     "JSON in a file of another suffix": ("-o FOLDER/x.html --json", "--json writes json, and --o"),
     "a schema in a file of another suffix": ("-o FOLDER/x.html --schema", "--schema writes json"),
@@ -104,7 +108,7 @@ REFUSED = {
     "an absent directory": ("-o FOLDER/none/r.txt", "there is no directory"),
     "an unknown suffix": ("-o FOLDER/r.pdf", "give --format, or a name that ends with one of .txt"),
     "no suffix": ("-o FOLDER/r", "give --format"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("line", "problem"), REFUSED.values(), ids=REFUSED.keys())

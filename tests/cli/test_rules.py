@@ -69,8 +69,10 @@ def test_a_drop_fires_the_rule_at_its_minute_and_clears_it(run: Run, config: Pat
     (firing,) = course["firings"]
     assert replay["fired"] is True
     assert (course["rule"], course["model_name"], course["segment"]["value"]) == (
-        "low", MODEL, "all",
-    )  # fmt: skip
+        "low",
+        MODEL,
+        "all",
+    )
     assert firing["fired"] == T0 + 60 * (60 + 3 + 2)
     assert firing["cleared"] == T0 + 60 * (80 + 3 + 2)
     assert firing["seconds"] == course["breach_seconds"] == 20 * 60

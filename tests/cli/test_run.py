@@ -45,9 +45,17 @@ def test_a_url_is_enough_and_a_signal_ends_it(
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [
-        "/bin/sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *specwatch, "run", "--target",
-        "http://127.0.0.1:1", "--listen", address,
-    ]  # fmt: skip
+        "/bin/sh",
+        "-c",
+        'exec "$@" 0<&- 1>&- 2>&-',
+        "sh",
+        *specwatch,
+        "run",
+        "--target",
+        "http://127.0.0.1:1",
+        "--listen",
+        address,
+    ]
     with subprocess.Popen(command) as process:
         try:
             # It listens before it has its handlers of signals and its targets, and answers then.

@@ -81,7 +81,8 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
         (
             "pages/vllm-0.8.2-v0-speculation",
             [
-                "facebook/opt-125m", "acceptance rate 62.5%",
+                "facebook/opt-125m",
+                "acceptance rate 62.5%",
                 "TTFT             4   3.04 s  ~60 ms  > 10 s",
             ],
         ),
@@ -99,7 +100,7 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
         ("pages/tensorrt-llm-1.3-off", ["speculation off, 1 engine"]),
         ("pages/tensorrt-llm-1.3rc5", ["(unnamed model)\nspeculation unknown"]),
     ],
-)  # fmt: skip
+)
 def test_other_engines_show_what_they_say_and_nothing_else(
     run: Run, page: str, texts: list[str]
 ) -> None:
@@ -221,10 +222,12 @@ def test_a_wrong_page_exits_with_1(run: Run, page: bytes, words: str) -> None:
 def test_an_unreadable_source_exits_with_1(run: Run, tmp_path: Path, surface: Surface) -> None:
     where = "give a URL (http://...), a file or -"
     for source, problem in (
-        (tmp_path / "absent", where), (tmp_path, where), ("a\0b", where),
+        (tmp_path / "absent", where),
+        (tmp_path, where),
+        ("a\0b", where),
         ("http://127.0.0.1:1", "nothing listens"),
         (surface.url, "not of vLLM, llama.cpp"),  # our own page is that of no engine
-    ):  # fmt: skip
+    ):
         done = run("scrape", source)
         assert done.exit_code == 1
         assert problem in done.stderr
@@ -233,10 +236,14 @@ def test_an_unreadable_source_exits_with_1(run: Run, tmp_path: Path, surface: Su
 @pytest.mark.parametrize(
     "words",
     [
-        [], ["http://"], ["ftp://host/page"], ["http://user:secret@host"],
-        ["-", "--timeout", "5"], ["-", "--timeout", "0s"],
+        [],
+        ["http://"],
+        ["ftp://host/page"],
+        ["http://user:secret@host"],
+        ["-", "--timeout", "5"],
+        ["-", "--timeout", "0s"],
     ],
-)  # fmt: skip
+)
 def test_usage_errors(run: Run, words: list[str]) -> None:
     done = run("scrape", *words)
     assert done.exit_code == 2
@@ -303,8 +310,10 @@ def test_a_server_that_only_prefills_says_so(run: Run) -> None:
 def test_names_that_others_have_rewritten_are_read(run: Run, engine: str, separator: str) -> None:
     """Ray before 2.53, gateways and collectors write them so."""
     name = f"{engine}{separator}"
-    page = pages.page(pages.gauge(f"{name}num_running_reqs", 2, model_name="m"),
-                      pages.gauge(f"{name}num_requests_running", 2, model_name="m"))  # fmt: skip
+    page = pages.page(
+        pages.gauge(f"{name}num_running_reqs", 2, model_name="m"),
+        pages.gauge(f"{name}num_requests_running", 2, model_name="m"),
+    )
     assert "2 running" in run("scrape", "-", stdin=page.encode()).stdout
 
 
@@ -322,20 +331,28 @@ def test_a_page_that_merges_servers_is_refused_by_the_label(run: Run, label: str
 def test_what_a_start_measured_does_not_make_another_server(run: Run) -> None:
     """Two processes of one server in multi-process mode, one after the other."""
     configurations = [
-        pages.gauge("vllm:cache_config_info", 1, model_name="m", block_size="16",
-                    kv_cache_max_concurrency=found, num_gpu_blocks=found)
+        pages.gauge(
+            "vllm:cache_config_info",
+            1,
+            model_name="m",
+            block_size="16",
+            kv_cache_max_concurrency=found,
+            num_gpu_blocks=found,
+        )
         for found in ("16.0", "32.0")
-    ]  # fmt: skip
+    ]
     page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name="m"), *configurations)
     assert run("scrape", "-", stdin=page.encode()).exit_code == 0
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_a_routers_page_is_recognised(run: Run, servers: int) -> None:
-    page = pages.page(*(
-        pages.gauge("vllm:num_requests_running", 3, server=f"http://10.0.0.{n}:8000")
-        for n in range(servers)
-    ))  # fmt: skip
+    page = pages.page(
+        *(
+            pages.gauge("vllm:num_requests_running", 3, server=f"http://10.0.0.{n}:8000")
+            for n in range(servers)
+        )
+    )
     done = run("scrape", "-", stdin=page.encode())
     assert done.exit_code == 1
     assert "this is a router's page" in done.stderr

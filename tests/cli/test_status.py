@@ -196,66 +196,86 @@ def in_breach(seen: Verdict) -> DaemonStatus:
 BROKEN = TargetDecision(models={"llama": replace(decided().models["llama"], assessment=None)})
 SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     "without a tap it says what to add": (
-        daemon(target()), 0,
+        daemon(target()),
+        0,
         ["tap: none: temperatures unknown (specwatch tap flags, or tap proxy, adds one) "],
     ),
     "where speculation is not known it says what to do": (
-        daemon(target(models={"llama": Mode.UNKNOWN})), 0,
+        daemon(target(models={"llama": Mode.UNKNOWN})),
+        0,
         ["speculation unknown, last", "It is not known whether the server speculates. llama"],
     ),
     "the target is healthy while its proxy fails": (
-        daemon(target(tap=TapStatus(Source.PROXY, proxy=ProxyStatus("http://h:1", FAILURE)))), 0,
+        daemon(target(tap=TapStatus(Source.PROXY, proxy=ProxyStatus("http://h:1", FAILURE)))),
+        0,
         ["proxy failing for 3 min: nothing listens"],
     ),
     "a source of targets fails": (
-        daemon(discovery=(
-            SourceStatus("http_sd http://a", 2, failure=Failure("timeout", "hangs", NOW - 60)),
-        )), 1,
+        daemon(
+            discovery=(
+                SourceStatus("http_sd http://a", 2, failure=Failure("timeout", "hangs", NOW - 60)),
+            )
+        ),
+        1,
         ["discovery by http_sd http://a: failing for 60 s, 2 targets kept: hangs"],
     ),
     "a source of targets works": (
-        daemon(discovery=(SourceStatus("file_sd a.json", 1, NOW - 5),)), 0,
+        daemon(discovery=(SourceStatus("file_sd a.json", 1, NOW - 5),)),
+        0,
         ["discovery by file_sd a.json: 1 target, read 5 s ago"],
     ),
     "a damaged file does not keep the daemon from working": (
-        daemon(store=StoreStatus("x", damaged_files=("a\x1b[1m", "b", "c", "d"))), 0,
+        daemon(store=StoreStatus("x", damaged_files=("a\x1b[1m", "b", "c", "d"))),
+        0,
         ["The database was damaged, and a new one was begun: a\\x1b[1m, b, c and 1 more beside"],
     ),
     "targets that fail come first": (
-        daemon(target("a"), target("z", failure=FAILURE), target("b")), 1,
+        daemon(target("a"), target("z", failure=FAILURE), target("b")),
+        1,
         ["watching 3 targets, 1 failing", "z http", "failing for 3 min: nothing", "a http", "b h"],
     ),
     "a stuck target fails": (
-        daemon(stuck=("chat",)), 1, ["stuck, no scrape ended for three intervals: chat"],
+        daemon(stuck=("chat",)),
+        1,
+        ["stuck, no scrape ended for three intervals: chat"],
     ),
     "a database that cannot be written fails": (
-        daemon(store=StoreStatus(
-            "x", queued=7, dropped=2, error="it is locked", behind_since=NOW - 60)), 1,
+        daemon(
+            store=StoreStatus("x", queued=7, dropped=2, error="it is locked", behind_since=NOW - 60)
+        ),
+        1,
         ["2 given up, 7 waiting, failing for 60 s: it is locked"],
     ),
     "a model that cannot be shown hides no other": (
-        daemon(target("bad", decision=BROKEN), target("good", decision=decided((PASSING,)))), 1,
+        daemon(target("bad", decision=BROKEN), target("good", decision=decided((PASSING,)))),
+        1,
         ["model llama cannot be shown, for a defect of specwatch", "speedup 2.00"],
     ),
     "a measured speedup has its interval and the line at this load": (
-        daemon(target(recent=BUCKETS, decision=decided(()))), 0,
+        daemon(target(recent=BUCKETS, decision=decided(()))),
+        0,
         [
             "speedup 2.00 (1.95 to 2.05) per token over the last hour, measured against a baseline",
             "break-even at 3-4 running: 12.5% acceptance, now 50.0% (a step costs 1.50x) ",
             "best k: 2, predicted speedup per token 2.40; with 4 now 2.00 ",
-            "drafts accept faster", "0 50% 50 50.0% 2.67x", ">1 50% 50 50.0% 0.80x",
+            "drafts accept faster",
+            "0 50% 50 50.0% 2.67x",
+            ">1 50% 50 50.0% 0.80x",
         ],
     ),
     "without a baseline the speedup is an assumption": (
-        daemon(target(recent=BUCKETS, decision=decided((), measured=False))), 0,
+        daemon(target(recent=BUCKETS, decision=decided((), measured=False))),
+        0,
         [
             "speedup about 2.1, assumed: no baseline; run specwatch calibrate ",
             "break-even at about 10.0% acceptance, by the assumed draft cost, now 50.0% ",
         ],
     ),
     "a speedup that is not of now is shown as an earlier one, or as unknown": (
-        daemon(target("never", decision=unlike()),
-               target("before", decision=unlike(since=NOW - 900))), 1,
+        daemon(
+            target("never", decision=unlike()), target("before", decision=unlike(since=NOW - 900))
+        ),
+        1,
         [
             f"the speedup is not known yet: {UNLIKE}; run specwatch calibrate break-even not known",
             f"the speedup is not known now: {UNLIKE}; run specwatch calibrate; until 2023-11-14"
@@ -263,7 +283,8 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
         ],
     ),
     "rules and objectives have their numbers": (
-        daemon(target(decision=decided())), 1,
+        daemon(target(decision=decided())),
+        1,
         [
             "breach: too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for 3 min",
             "pending: soon: acceptance_ratio 0.5, below 0.9, for ",
@@ -274,31 +295,42 @@ SHOWN: dict[str, tuple[DaemonStatus, int, list[str]]] = {
     ),
     "a breach of severity info is shown only": (daemon(target(decision=decided((MINOR,)))), 0, []),
     "what may become a breach is none": (
-        daemon(target(decision=decided((PENDING, PASSING, SILENT)))), 0, ["pending: soon"],
+        daemon(target(decision=decided((PENDING, PASSING, SILENT)))),
+        0,
+        ["pending: soon"],
     ),
     "a breach of a model that is no longer served is shown": (
-        daemon(target(decision=decided(model_name="gone"))), 1, [" gone ", "breach: too-slow"],
+        daemon(target(decision=decided(model_name="gone"))),
+        1,
+        [" gone ", "breach: too-slow"],
     ),
     "a breach that is about to clear": (
-        in_breach(Verdict.PASS), 1,
+        in_breach(Verdict.PASS),
+        1,
         ["breach: too-slow at temperature (0,0.3]: speedup_ratio", "about to cle"],
     ),
     "a breach without data now": (in_breach(Verdict.NO_DATA), 1, ["no data now"]),
     "any acceptance is enough": (
-        at_cost(0.9), 0, ["break-even at 3-4 running: any acceptance, now 50.0% (a step costs 0.9"],
+        at_cost(0.9),
+        0,
+        ["break-even at 3-4 running: any acceptance, now 50.0% (a step costs 0.9"],
     ),
     "no acceptance is enough": (
-        at_cost(6.0), 0, ["break-even at 3-4 running: out of reach, now 50.0%"],
+        at_cost(6.0),
+        0,
+        ["break-even at 3-4 running: out of reach, now 50.0%"],
     ),
     "the line is that of the present load": (at_load(3.0), 0, ["break-even at 3-4 running"]),
     "else that of the load with most tokens": (at_load(10.0), 0, ["break-even at 65+ running"]),
     "a daemon that has just started": (
-        daemon(target("new", models={}, recent=(), last_scrape=None, last_success=None),
-               target("read", recent=(), models={"llama": Mode.ON, "": Mode.OFF})), 0,
-        ["not scraped yet",
-         "speculation on; no whole minute seen since the last start or switch"],
+        daemon(
+            target("new", models={}, recent=(), last_scrape=None, last_success=None),
+            target("read", recent=(), models={"llama": Mode.ON, "": Mode.OFF}),
+        ),
+        0,
+        ["not scraped yet", "speculation on; no whole minute seen since the last start or switch"],
     ),
-}  # fmt: skip
+}
 """A daemon, the exit code, and texts in their order, with each row of spaces as one."""
 
 
@@ -415,8 +447,12 @@ def test_styles_are_for_terminals(
     assert "\x1b" not in text
     assert "word " * 49 in text
     coloured = on_a_terminal(monkeypatch, "status", "--url", surface.url)
-    for start in (b"\x1b[31mfailing", b"\x1b[31mbreach: too-slow", b"\x1b[31m>1 ",
-                  b"\x1b[2mpending: soon"):  # fmt: skip
+    for start in (
+        b"\x1b[31mfailing",
+        b"\x1b[31mbreach: too-slow",
+        b"\x1b[31m>1 ",
+        b"\x1b[2mpending: soon",
+    ):
         assert start in coloured
     assert "\x1b[31mbreach: too-slow" in piped(FORCE_COLOR="1")
     assert "\x1b" not in piped(FORCE_COLOR="1", NO_COLOR="1")
@@ -546,10 +582,15 @@ def test_without_a_daemon_it_exits_with_1_and_a_bad_url_with_2(run: Run) -> None
 @pytest.mark.parametrize(
     ("code", "body"),
     [
-        (404, b"Not Found"), (403, b"who?"), (200, b"<html>"), (200, b"[]"), (200, b"\xff"),
-        (200, b'{"targets": []}'), (200, b""),
+        (404, b"Not Found"),
+        (403, b"who?"),
+        (200, b"<html>"),
+        (200, b"[]"),
+        (200, b"\xff"),
+        (200, b'{"targets": []}'),
+        (200, b""),
     ],
-)  # fmt: skip
+)
 def test_another_server_exits_with_1(
     run: Run, web: Callable[..., str], code: int, body: bytes
 ) -> None:

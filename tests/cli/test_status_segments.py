@@ -25,10 +25,16 @@ LOSS = SegmentSpeedup(Interval(0.82, 0.76, 0.9, 6), 0.1, 0.1)
 def counted(label: str, *, drafts: int, accepted: int, requests: int) -> Window:
     one = of_tap(START, label, drafts=drafts, of=1000, server=1000)
     counted = msgspec.structs.replace(
-        one.tally, drafts=drafts, draft_tokens=4 * drafts, accepted_tokens=accepted,
-        requests={"stop": requests}, tpot=Histogram((), (100,), 2.0), ttft=None,
-        request_acceptance=None, accepted_per_position=None,
-    )  # fmt: skip
+        one.tally,
+        drafts=drafts,
+        draft_tokens=4 * drafts,
+        accepted_tokens=accepted,
+        requests={"stop": requests},
+        tpot=Histogram((), (100,), 2.0),
+        ttft=None,
+        request_acceptance=None,
+        accepted_per_position=None,
+    )
     return msgspec.structs.replace(one, tally=counted)
 
 
@@ -59,8 +65,11 @@ def losing() -> TargetDecision:
 def test_the_api_has_the_last_minutes_and_the_speedup_of_each(surface: Surface) -> None:
     (shown,) = surface.get("/api/v1/targets").json["targets"]
     assert [one["segment"]["value"] for one in shown["recent"]] == [
-        "all", "8193-16384", "1-256", "tool_call",
-    ]  # fmt: skip
+        "all",
+        "8193-16384",
+        "1-256",
+        "tool_call",
+    ]
     (measured,) = shown["decision"]["models"]["llama"]["segments"]
     assert measured["segment"] == {"dimension": "prompt_length", "value": "8193-16384"}
     assert (measured["speedup"]["value"], measured["loses"]) == (0.82, True)
@@ -80,5 +89,6 @@ def test_the_status_command_has_a_table_of_each_dimension(run: Run, surface: Sur
     ]
     first = lines.index("prompt length share drafts accept faster TPOT")
     assert lines[first + 1 : first + 3] == [
-        "1-256 67% 400 31.2% - 20.0 ms", "8193-16384 33% 200 12.5% 0.82x 20.0 ms",
-    ]  # fmt: skip
+        "1-256 67% 400 31.2% - 20.0 ms",
+        "8193-16384 33% 200 12.5% 0.82x 20.0 ms",
+    ]

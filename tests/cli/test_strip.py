@@ -19,12 +19,15 @@ from tests.cli.conftest import Run
             ["vllm", "serve", "a b", "--port", "1"],
             ["--speculative-config", '{"method": "ngram"}'],
         ),
-        (["A=b c", "vllm", "serve", "M", "-sc", "{}"], ["A=b c", "vllm", "serve", "M"],
-         ["-sc", "{}"]),
+        (
+            ["A=b c", "vllm", "serve", "M", "-sc", "{}"],
+            ["A=b c", "vllm", "serve", "M"],
+            ["-sc", "{}"],
+        ),
         (["vllm", "serve", "M"], ["vllm", "serve", "M"], []),
     ],
     ids=["with speculation", "with an assignment", "without speculation"],
-)  # fmt: skip
+)
 def test_it_prints_a_line_for_a_shell_and_what_was_removed_beside_it(
     run: Run, words: list[str], stripped: list[str], removed: list[str]
 ) -> None:

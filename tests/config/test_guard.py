@@ -89,11 +89,25 @@ def test_a_unit_has_a_name_that_systemd_takes(unit: str) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        "vllm", "vllm.timer", "a/b.service", "../b.service", "a b.service", "a.service ",
-        "a.service\n", "@a.service", ".a.service", "-a.service", "a@.service", "", "ä.service",
-        "a" * 248 + ".service", "a%i.service", "a;b.service", "$a.service",
+        "vllm",
+        "vllm.timer",
+        "a/b.service",
+        "../b.service",
+        "a b.service",
+        "a.service ",
+        "a.service\n",
+        "@a.service",
+        ".a.service",
+        "-a.service",
+        "a@.service",
+        "",
+        "ä.service",
+        "a" * 248 + ".service",
+        "a%i.service",
+        "a;b.service",
+        "$a.service",
     ],
-)  # fmt: skip
+)
 def test_an_invalid_unit_name_is_refused(unit: str) -> None:
     text = f"[{{url: 'http://h', service: {{kind: systemd, unit: {json.dumps(unit)}}}}}]"
     with pytest.raises(ConfigError, match=r"targets\[0\]\.service\.unit: .* write it|template"):

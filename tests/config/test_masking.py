@@ -31,7 +31,7 @@ from specwatch.config.masking import masked, masked_text, secrets_in
         (["sh", "-c", "login ghp_0123456789abcdefXY && x"], ["sh", "-c", "login *** && x"]),
         (["--id", f"eyJhbGciOiJI.{'a' * 20}.{'b' * 20}"], ["--id", "***"]),
     ],
-)  # fmt: skip
+)
 def test_a_secret_is_masked_and_the_rest_stays(words: list[str], shown: list[str]) -> None:
     assert list(masked(words)) == shown
     assert list(masked(shown)) == shown

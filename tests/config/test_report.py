@@ -29,8 +29,10 @@ def test_secrets_reach_their_place(folder: Path) -> None:
     mail = report.email
     assert mail is not None
     assert (str(mail.server), mail.encrypted, mail.password()) == (
-        "mail.example:25", False, "pass-hunter2",
-    )  # fmt: skip
+        "mail.example:25",
+        False,
+        "pass-hunter2",
+    )
     assert mailbox(mail.from_).display_name == "Specwatch, at night"
     assert mailbox(mail.from_).addr_spec == "specwatch@example.com"
     slack, archive = report.webhooks
@@ -77,9 +79,23 @@ def test_a_mail_address_may_have_a_display_name(written: str, read: str) -> None
 
 @pytest.mark.parametrize(
     "written",
-    ["", "ops", "a@b@c", "a b@c", "a@b\nBcc: c@d", "X\r\nBcc: e <a@b>", "a@b,c@d", ".a@b", "a..b@c",
-     "ä@b", "a@ä", "a@-b", "<a@b", 7],
-)  # fmt: skip
+    [
+        "",
+        "ops",
+        "a@b@c",
+        "a b@c",
+        "a@b\nBcc: c@d",
+        "X\r\nBcc: e <a@b>",
+        "a@b,c@d",
+        ".a@b",
+        "a..b@c",
+        "ä@b",
+        "a@ä",
+        "a@-b",
+        "<a@b",
+        7,
+    ],
+)
 def test_an_invalid_mail_address_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"address|control character"):
         parse_mailbox(written)
@@ -101,9 +117,19 @@ def test_a_mail_server_has_its_usual_port(written: str, read: str) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["mail.example:25", "http://h", "smtp://", "smtp://h:0", "smtp://h:x", "smtp://h/x",
-     "smtp://h?x=1", "smtp://a b", "smtp://h\n", 25],
-)  # fmt: skip
+    [
+        "mail.example:25",
+        "http://h",
+        "smtp://",
+        "smtp://h:0",
+        "smtp://h:x",
+        "smtp://h/x",
+        "smtp://h?x=1",
+        "smtp://a b",
+        "smtp://h\n",
+        25,
+    ],
+)
 def test_an_invalid_smtp_url_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"smtp|query"):
         parse_smtp_url(written)

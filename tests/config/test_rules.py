@@ -98,9 +98,14 @@ def test_a_pair_is_refused_just_if_it_can_never_fire_or_clear(
 SEGMENTS = [
     segment(text)
     for text in (
-        "all", *BUCKETS, "output=schema", "output=text", "output=unknown", "header:x-tenant=ab",
+        "all",
+        *BUCKETS,
+        "output=schema",
+        "output=text",
+        "output=unknown",
+        "header:x-tenant=ab",
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +144,11 @@ def test_a_scope_that_cannot_be_is_refused(scope: dict[str, str], problem: str) 
 
 def test_a_metric_that_no_segment_has_is_refused() -> None:
     with pytest.raises(ValidationError, match="ttft_p99 is not known by output; use all"):
-        Rule(name="slow", conditions=(Condition(metric="ttft_p99", above="1s"),),
-             scope=Scope(dimension="output"))  # fmt: skip
+        Rule(
+            name="slow",
+            conditions=(Condition(metric="ttft_p99", above="1s"),),
+            scope=Scope(dimension="output"),
+        )
 
 
 def test_a_first_bucket_with_greedy_requests_is_not_positive() -> None:
@@ -152,12 +160,19 @@ def test_a_first_bucket_with_greedy_requests_is_not_positive() -> None:
 @pytest.mark.parametrize(
     ("pattern", "name", "fits"),
     [
-        ("*", "anything", True), ("chat", "chat", True), ("chat", "chat-2", False),
-        ("chat*", "chat-2", True), ("chat-?", "chat-2", True), ("chat-?", "chat-12", False),
-        ("[::1]:8000", "[::1]:8000", True), ("[::1]:*", "[::1]:8000", True),
-        ("c.at", "chat", False), ("*/tiny", "org/tiny", True), ("Chat", "chat", False),
+        ("*", "anything", True),
+        ("chat", "chat", True),
+        ("chat", "chat-2", False),
+        ("chat*", "chat-2", True),
+        ("chat-?", "chat-2", True),
+        ("chat-?", "chat-12", False),
+        ("[::1]:8000", "[::1]:8000", True),
+        ("[::1]:*", "[::1]:8000", True),
+        ("c.at", "chat", False),
+        ("*/tiny", "org/tiny", True),
+        ("Chat", "chat", False),
     ],
-)  # fmt: skip
+)
 def test_names_fit_with_stars_and_question_marks_only(pattern: str, name: str, fits: bool) -> None:
     assert Scope(target=pattern).takes_in(name, "tiny") is fits
     assert Scope(model_name=pattern).takes_in("chat", name) is fits

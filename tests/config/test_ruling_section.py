@@ -83,12 +83,17 @@ def test_the_public_configuration_reads_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "written", "read"),
     [
-        ("acceptance_ratio", "50%", 0.5), ("acceptance_ratio", "0.5", 0.5),
-        ("acceptance_ratio", "'0.5'", 0.5), ("acceptance_ratio", "12.5%", 0.125),
-        ("tpot_p99_ratio", "110%", 1.1), ("ttft_p99", "1m30s", 90.0), ("tpot_p50", "80ms", 0.08),
-        ("running", "20", 20.0), ("acceptance_length", "2.5", 2.5),
+        ("acceptance_ratio", "50%", 0.5),
+        ("acceptance_ratio", "0.5", 0.5),
+        ("acceptance_ratio", "'0.5'", 0.5),
+        ("acceptance_ratio", "12.5%", 0.125),
+        ("tpot_p99_ratio", "110%", 1.1),
+        ("ttft_p99", "1m30s", 90.0),
+        ("tpot_p50", "80ms", 0.08),
+        ("running", "20", 20.0),
+        ("acceptance_length", "2.5", 2.5),
     ],
-)  # fmt: skip
+)
 def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, read: float) -> None:
     (condition,) = one(f"{{name: a, metric: {metric}, above: {written}}}").conditions
     assert condition.above == read
@@ -97,11 +102,18 @@ def test_thresholds_have_the_unit_of_their_metric(metric: str, written: str, rea
 @pytest.mark.parametrize(
     ("metric", "written"),
     [
-        ("acceptance_ratio", "80ms"), ("running", "50%"), ("ttft_p99", "50%"), ("ttft_p99", "0.5"),
-        ("speedup_ratio", "1e999"), ("speedup_ratio", "true"), ("speedup_ratio", "[1]"),
-        ("speedup_ratio", ".inf"), ("speedup_ratio", "nan"), ("speedup_ratio", "'%'"),
+        ("acceptance_ratio", "80ms"),
+        ("running", "50%"),
+        ("ttft_p99", "50%"),
+        ("ttft_p99", "0.5"),
+        ("speedup_ratio", "1e999"),
+        ("speedup_ratio", "true"),
+        ("speedup_ratio", "[1]"),
+        ("speedup_ratio", ".inf"),
+        ("speedup_ratio", "nan"),
+        ("speedup_ratio", "'%'"),
     ],
-)  # fmt: skip
+)
 def test_a_threshold_in_another_unit_is_refused(metric: str, written: str) -> None:
     with pytest.raises(ConfigError, match=r"rules\.extra\[0\]\.above: "):
         one(f"{{name: a, metric: {metric}, above: {written}}}")

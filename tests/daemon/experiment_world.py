@@ -280,9 +280,15 @@ class World:
             if self.failure is None:
                 self.see()
             status = TargetStatus(
-                "chat", "http://h", 1.0, failure=self.failure, restarts=self.restarts,
-                recent=(MINUTE,), load=self.load, switch=self.setting,
-            )  # fmt: skip
+                "chat",
+                "http://h",
+                1.0,
+                failure=self.failure,
+                restarts=self.restarts,
+                recent=(MINUTE,),
+                load=self.load,
+                switch=self.setting,
+            )
             try:
                 self.experiment.turn(status, self.guard)
             except Killed:

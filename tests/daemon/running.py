@@ -128,14 +128,20 @@ def counts(tally: Tally) -> dict[str, Any]:
         "plain": [
             getattr(tally, name)
             for name in (
-                "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position",
-                "prompt_tokens", "generation_tokens", "preemptions", "prefix_cache_queries",
+                "drafts",
+                "draft_tokens",
+                "accepted_tokens",
+                "accepted_per_position",
+                "prompt_tokens",
+                "generation_tokens",
+                "preemptions",
+                "prefix_cache_queries",
                 "prefix_cache_hits",
             )
         ],
         "requests": {reason: count for reason, count in tally.requests.items() if count},
         "histograms": {name: getattr(tally, name).counts for name in histograms},
-    }  # fmt: skip
+    }
 
 
 def until_logged(log: Iterable[Any], event: str) -> Callable[[], bool]:

@@ -59,9 +59,11 @@ class Engine:
             visit.answer(self.page)
             return True
         answers = {
-            "/version": self.version, "/v1/models": self.models, "/props": self.props,
+            "/version": self.version,
+            "/v1/models": self.models,
+            "/props": self.props,
             "/slots": self.slots,
-        }.get(visit.path)  # fmt: skip
+        }.get(visit.path)
         if callable(answers):
             return bool(answers(visit))
         if answers is None:
@@ -75,9 +77,14 @@ class Bench:
     """A scraper with its own clock, in front of an engine, and of a proxy if one is given."""
 
     def __init__(
-        self, serve: Serve, engine: Engine, proxied: Engine | None = None, *, tls: Any = None,
+        self,
+        serve: Serve,
+        engine: Engine,
+        proxied: Engine | None = None,
+        *,
+        tls: Any = None,
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.engine, self.proxy = engine, proxied
         self.server: HostileServer = serve(engine, tls=tls)
         self.now = Moment(MINUTE, 1000.0)

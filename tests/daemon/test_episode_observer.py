@@ -64,9 +64,12 @@ def test_the_groups_of_one_kind_add_up_to_all_requests_of_the_tap() -> None:
         "prompt length 16385+": (4.0, 100.0),
     }
     for kind in ("temperature", "prompt length"):
-        sums = [sum(part) for part in zip(
-            *(total for group, total in totals.items() if group.startswith(kind)), strict=True
-        )]  # fmt: skip
+        sums = [
+            sum(part)
+            for part in zip(
+                *(total for group, total in totals.items() if group.startswith(kind)), strict=True
+            )
+        ]
         assert sums == [19.0, 1350.0]
 
 

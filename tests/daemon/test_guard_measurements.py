@@ -71,9 +71,14 @@ def test_a_prediction_begins_when_there_is_a_present_and_a_trial_may_come(
     early_at: float, rearm_at: float, first: float
 ) -> None:
     state = GuardState(
-        "chat", Phase.DISABLED, NOW, Mode.OFF, disabled_at=NOW, rearm_at=rearm_at,
+        "chat",
+        Phase.DISABLED,
+        NOW,
+        Mode.OFF,
+        disabled_at=NOW,
+        rearm_at=rearm_at,
         early_at=early_at,
-    )  # fmt: skip
+    )
     assert asked(state, first - 1) == []
     assert len(asked(state, first)) == 2
 

@@ -155,9 +155,12 @@ def test_one_that_dies_while_it_switches_is_followed_by_the_other(
 
 @pytest.mark.parametrize(("dead", "seconds"), [(False, 3600.0), (True, OUTLIVES)])
 def test_one_that_follows_waits_for_a_command_that_may_still_run(
-    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, monkeypatch: pytest.MonkeyPatch,
-    dead: bool, seconds: float,
-) -> None:  # fmt: skip
+    pair: tuple[GuardingDaemon, GuardingDaemon],
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    dead: bool,
+    seconds: float,
+) -> None:
     """Not for long where its process has certainly ended."""
     a, b = pair
     monkeypatch.setattr(owner, "is_gone", lambda _: dead)
@@ -307,9 +310,11 @@ def test_a_guard_whose_target_another_daemon_watches_begins_nothing(
     daemon.live(4)
     daemon.guarding._status = lambda name: TargetStatus(name, "", 0.0)
     GuardBook(daemon.store).change(
-        "chat", lambda state: state_machine.order(state, Mode.ON, by="ann", now=world.now),
-        world.now, by="ann",
-    )  # fmt: skip
+        "chat",
+        lambda state: state_machine.order(state, Mode.ON, by="ann", now=world.now),
+        world.now,
+        by="ann",
+    )
     assert daemon.live(20).order is not None
     daemon.guarding._status = daemon._status
     assert (daemon.live(4).order, modes(world)) == (None, [])

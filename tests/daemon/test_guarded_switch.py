@@ -160,15 +160,19 @@ def test_a_person_switches_in_a_second(living: Living) -> None:
     order(Mode.OFF)
     state = living.live(20, until=Phase.DISABLED)
     assert (state.phase, state.rearm_at, living.server.mode) == (
-        Phase.DISABLED, None, Mode.STANDBY,
-    )  # fmt: skip
+        Phase.DISABLED,
+        None,
+        Mode.STANDBY,
+    )
     living.live(2 * LEASE)
     assert living.server.mode is Mode.STANDBY
     order(Mode.ON)
     state = living.live(60, until=Phase.OBSERVING)
     assert (state.phase, living.server.mode, living.server.starts) == (
-        Phase.OBSERVING, Mode.ON, [],
-    )  # fmt: skip
+        Phase.OBSERVING,
+        Mode.ON,
+        [],
+    )
 
 
 def test_without_a_service_the_switch_is_enough(new_living: NewLiving) -> None:
@@ -300,8 +304,10 @@ def test_enable_ends_standby_whoever_ordered_it(living: Living) -> None:
     order_of(living, Mode.ON)
     state = living.live(60)
     assert (state.phase, living.server.mode, living.server.starts) == (
-        Phase.OBSERVING, Mode.ON, [],
-    )  # fmt: skip
+        Phase.OBSERVING,
+        Mode.ON,
+        [],
+    )
 
 
 def test_a_pause_during_the_drain_of_a_restart_stays_in_standby(living: Living) -> None:
@@ -311,8 +317,10 @@ def test_a_pause_during_the_drain_of_a_restart_stays_in_standby(living: Living) 
     living.command(lambda state: state_machine.pause(state, until=4e9, by="ann"))
     state = living.live(2 * LEASE)
     assert (state.phase, state.standby, living.server.mode) == (
-        Phase.DISABLED, True, Mode.STANDBY,
-    )  # fmt: skip
+        Phase.DISABLED,
+        True,
+        Mode.STANDBY,
+    )
     assert state.rearm_at is not None
 
 

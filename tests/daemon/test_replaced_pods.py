@@ -37,9 +37,15 @@ class Watch:
         self, target: Target, cursor: Cursor | None, closed: int | None, since: float | None
     ) -> Scraper:
         return Scraper(
-            target, daemon="d", clock=lambda: self.now, put=self.batches.append, cursor=cursor,
-            closed_start=closed, watched_since=since, keep=self.kept.append,
-        )  # fmt: skip
+            target,
+            daemon="d",
+            clock=lambda: self.now,
+            put=self.batches.append,
+            cursor=cursor,
+            closed_start=closed,
+            watched_since=since,
+            keep=self.kept.append,
+        )
 
     def configure(
         self,

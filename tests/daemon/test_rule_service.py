@@ -509,8 +509,10 @@ def test_a_reload_keeps_what_did_not_change_and_ends_the_breaches_of_what_did(
     assert verdicts_by_rule == {"low": Verdict.BREACH, "other": Verdict.NO_DATA}
     judging.flush()
     assert [(decision.rule, decision.verdict) for decision in scene.stored()] == [
-        ("low", "breach"), ("other", "breach"), ("other", "no_data"),
-    ]  # fmt: skip
+        ("low", "breach"),
+        ("other", "breach"),
+        ("other", "no_data"),
+    ]
     assert len(events(log, "rule_breach")) == 2
 
 
@@ -551,8 +553,9 @@ def test_a_breach_of_a_temperature_that_its_rule_no_longer_looks_at_is_ended(sce
     scene.config = scene.ruled(LOW)
     scene.judging().flush()
     assert [(one.segment.value, one.verdict) for one in scene.stored()] == [
-        ("0", "breach"), ("0", "no_data"),
-    ]  # fmt: skip
+        ("0", "breach"),
+        ("0", "no_data"),
+    ]
     assert scene.store.open_breaches() == []
 
 

@@ -348,9 +348,12 @@ def test_the_service_returns_to_the_launch_where_a_target_is_removed_or_it_ends(
     world.into_arm()
     empty = config_of(tmp_path / "s.db", [])
     service = ExperimentService(
-        world.store, empty, now=lambda: Moment(world.now, world.now),
-        status=lambda name: TargetStatus(name, "", 5.0), guard=lambda _: None,
-    )  # fmt: skip
+        world.store,
+        empty,
+        now=lambda: Moment(world.now, world.now),
+        status=lambda name: TargetStatus(name, "", 5.0),
+        guard=lambda _: None,
+    )
     assert not service.active
     service._experiments["chat"] = world.experiment
     service.turn()
@@ -365,9 +368,11 @@ def test_certificates_that_cannot_be_used_are_a_reason_not_a_crash(
     bad = tmp_path / "ca.pem"
     bad.write_text("no certificate")
     target: Target = target_of(
-        "https://h", name="chat", ca_file=bad,
+        "https://h",
+        name="chat",
+        ca_file=bad,
         switch=SwitchAccess(token_file=bad),
-    )  # fmt: skip
+    )
     experiment = TargetExperiment(target, DESIGN, world.store, lambda: world.now)
     experiment.turn(TargetStatus("chat", "https://h", 1.0), QUIET)
     assert "ca" in experiment.status().paused

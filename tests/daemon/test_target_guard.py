@@ -27,8 +27,13 @@ def living(new_living: NewLiving) -> Living:
 def test_a_breach_ends_with_speculation_off_by_one_restart(living: Living) -> None:
     state = living.live(400, until=Phase.DISABLED)
     assert living.phases() == [
-        "suspect", "confirmed", "draining", "restarting", "verifying", "disabled",
-    ]  # fmt: skip
+        "suspect",
+        "confirmed",
+        "draining",
+        "restarting",
+        "verifying",
+        "disabled",
+    ]
     assert [mode for _, mode in living.server.starts] == [Mode.OFF]
     assert state.incident.what == "net-negative"
     assert state.rearm_at == state.since + ACT.rearm.after

@@ -185,9 +185,14 @@ def test_the_status_of_a_workload_is_the_sum_of_those_of_its_pods() -> None:
     for name in "ab":
         window = msgspec.structs.replace(minute(T0, target=name), observed_seconds=60.0)
         world.statuses[name] = TargetStatus(
-            name, "http://p", 5.0, models={"m": Mode.ON}, last_success=8.0, recent=(window,),
+            name,
+            "http://p",
+            5.0,
+            models={"m": Mode.ON},
+            last_success=8.0,
+            recent=(window,),
             engine_version="0.33.0",
-        )  # fmt: skip
+        )
     world.statuses["c"] = TargetStatus("c", "http://p", 5.0)  # another daemon watches it
     (status,) = world.workloads.statuses({name: world.statuses[name] for name in "ab"})
     assert (status.name, status.url, status.pods) == (NAME, "", ("a", "b"))

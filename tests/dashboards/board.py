@@ -95,11 +95,17 @@ def panel_queries(board: str, panel: Mapping[str, Any], repeat: str = "") -> lis
     """Those of one panel, in their order."""
     return [
         Query(
-            board, Kind.PANEL, panel["title"], target["refId"], target["expr"],
-            target.get("legendFormat") or "", bool(target.get("instant")), repeat,
+            board,
+            Kind.PANEL,
+            panel["title"],
+            target["refId"],
+            target["expr"],
+            target.get("legendFormat") or "",
+            bool(target.get("instant")),
+            repeat,
         )
         for target in panel.get("targets") or ()
-    ]  # fmt: skip
+    ]
 
 
 def boards(folder: Path = FOLDER) -> list[Board]:

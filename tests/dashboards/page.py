@@ -18,9 +18,14 @@ from tests.dashboards.units import formatted
 POINTS = 400
 """Points across a panel."""
 _HUES = {
-    "red": "#F2495C", "orange": "#FF9830", "yellow": "#FADE2A", "green": "#73BF69",
-    "blue": "#5794F2", "purple": "#B877D9", "gray": "#808080",
-}  # fmt: skip
+    "red": "#F2495C",
+    "orange": "#FF9830",
+    "yellow": "#FADE2A",
+    "green": "#73BF69",
+    "blue": "#5794F2",
+    "purple": "#B877D9",
+    "gray": "#808080",
+}
 _PALETTE = tuple(_HUES)[3::-1] + tuple(_HUES)[4:]
 _STYLE = """
 body { background: #111217; color: #ccccdc; font: 13px sans-serif }

@@ -13,19 +13,29 @@ from lightkube.resources.core_v1 import Pod
 
 def pod_of(owner: tuple[str, str] | None, labels: dict[str, str]) -> Pod:
     """A pod that is ready."""
-    owners = [] if owner is None else [
-        OwnerReference(apiVersion="apps/v1", kind=owner[0], name=owner[1], uid="u", controller=True)
-    ]  # fmt: skip
+    owners = (
+        []
+        if owner is None
+        else [
+            OwnerReference(
+                apiVersion="apps/v1", kind=owner[0], name=owner[1], uid="u", controller=True
+            )
+        ]
+    )
     status = {
         "podIP": "10.0.0.7",
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [
             {
-                "name": "vllm", "image": "", "imageID": "", "ready": True, "restartCount": 0,
+                "name": "vllm",
+                "image": "",
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
                 "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
             }
         ],
-    }  # fmt: skip
+    }
     return Pod(
         metadata=ObjectMeta(
             name="vllm-0", namespace="serving", uid="1", labels=labels, ownerReferences=owners

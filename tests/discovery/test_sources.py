@@ -184,8 +184,10 @@ def test_addresses_get_the_port(kind: str, values: list[str], expected: list[str
 
 def test_each_name_fails_by_itself_and_one_without_records_is_empty() -> None:
     records: dict[str, tuple[str, list[str]] | None] = {
-        "a.example.": ("A", ["10.0.0.1"]), "empty.example.": None, "bad.example.": ("SERVFAIL", []),
-    }  # fmt: skip
+        "a.example.": ("A", ["10.0.0.1"]),
+        "empty.example.": None,
+        "bad.example.": ("SERVFAIL", []),
+    }
     with dns_server(records) as server:
         outcomes = dns(
             server,
@@ -193,5 +195,6 @@ def test_each_name_fails_by_itself_and_one_without_records_is_empty() -> None:
         )()
     assert addresses(outcomes) == ["10.0.0.1:1"]
     assert failures(outcomes) == {
-        "gone.example.": DiscoveryReason.NOT_FOUND, "bad.example.": DiscoveryReason.UNREACHABLE,
-    }  # fmt: skip
+        "gone.example.": DiscoveryReason.NOT_FOUND,
+        "bad.example.": DiscoveryReason.UNREACHABLE,
+    }

@@ -72,9 +72,12 @@ def test_labels_become_labels_and_double_underscores_do_not() -> None:
 
 def test_labels_that_mean_something() -> None:
     labels = {
-        "instance": "chat-1", "group": "chat", "__scheme__": "https", "__metrics_path__": "/m",
+        "instance": "chat-1",
+        "group": "chat",
+        "__scheme__": "https",
+        "__metrics_path__": "/m",
         "__address__": "never:1",
-    }  # fmt: skip
+    }
     (target,), _ = made(Group(("[::1]:8000",), labels))
     assert (target.name, target.group, target.labels) == ("chat-1", "chat", {})
     assert target.metrics_url == "https://[::1]:8000/m"

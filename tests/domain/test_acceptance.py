@@ -40,14 +40,17 @@ def change(samples, reference=THEN) -> AcceptanceChange:
         pytest.param(mixed(0.7, 0.4, share=0.2), THEN, -0.02, None, id="a worse draft at 0"),
         pytest.param(mixed(0.7, 0.3, share=0.9), THEN, -0.1, None, id="a better mix hides a fall"),
         pytest.param(
-            mixed(0.8, 0.4, share=0.4), {**THEN, "0": tally(rate=0.1, drafts=99)}, 0.0, None,
+            mixed(0.8, 0.4, share=0.4),
+            {**THEN, "0": tally(rate=0.1, drafts=99)},
+            0.0,
+            None,
             id="the reference hardly knows a bucket",
         ),
         pytest.param(
             minutes(30, tally(rate=0.5)), THEN, -0.1, "temperature mix unknown", id="no buckets"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_change_is_that_of_the_draft_at_the_present_mix(samples, reference, value, note):
     result = change(samples, reference)
     assert result.interval.value == pytest.approx(value, abs=1e-9)

@@ -32,8 +32,9 @@ def measurement(load: float = 4.0, *, at: float = 0.0, count: int = 9, **more) -
     points = tuple(Point(at - n, load, 50.0, 1000.0) for n in range(count))
     bin_ = load_bin(load)
     assert bin_ is not None
-    return Measurement(**{"key": KEY, "load_bin": bin_, "origin": Origin.WINDOWS, **more},
-                       points=points)  # fmt: skip
+    return Measurement(
+        **{"key": KEY, "load_bin": bin_, "origin": Origin.WINDOWS, **more}, points=points
+    )
 
 
 def chosen(*measurements: Measurement, now: float = 0.0, **environment) -> Baseline:
@@ -52,11 +53,14 @@ def test_minutes_are_grouped_by_load_in_any_order(samples):
 @pytest.mark.parametrize(
     "sample",
     [
-        replace(off(0), sound=False), replace(off(0), mode=Mode.MIXED), minutes.on(0),
-        replace(off(0), gauges=Gauges()), replace(off(0), gauges=Gauges(60, 0, 0)),
+        replace(off(0), sound=False),
+        replace(off(0), mode=Mode.MIXED),
+        minutes.on(0),
+        replace(off(0), gauges=Gauges()),
+        replace(off(0), gauges=Gauges(60, 0, 0)),
         replace(off(0), tally=Tally()),
     ],
-)  # fmt: skip
+)
 def test_only_sound_minutes_without_speculation_are_measured(sample):
     assert measured(KEY, Origin.WINDOWS, [sample]) == []
 
@@ -99,9 +103,11 @@ def test_another_version_or_configuration_invalidates_it_and_another_draft_does_
 def test_own_traffic_ranks_first_and_the_newest_of_equals():
     best = measurement(at=-500.0, count=30)
     others = [
-        measurement(origin=Origin.IMPORTED), measurement(origin=Origin.CALIBRATION),
-        measurement(at=-900.0, count=30), measurement(origin=Origin.HOLDOUT, count=30),
-    ]  # fmt: skip
+        measurement(origin=Origin.IMPORTED),
+        measurement(origin=Origin.CALIBRATION),
+        measurement(at=-900.0, count=30),
+        measurement(origin=Origin.HOLDOUT, count=30),
+    ]
     for order in ([best, *others], [*others, best]):
         assert chosen(*order).bins == {2: best}
 

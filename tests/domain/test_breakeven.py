@@ -68,14 +68,18 @@ GAINING = [on(n, tpot=0.04) for n in range(6)]
         pytest.param(GAINING, PLAIN, 2.5, 2.0, 0.25, id="every step drafts"),
         # tau = 1 + 2/3 x 1.5, o = 40 x 2 / 50, alpha* = 0.6 / (4 x 2/3)
         pytest.param(
-            [on(n, tpot=0.04, plain_steps=200) for n in range(6)], PLAIN, 2.0, 1.6, 0.225,
+            [on(n, tpot=0.04, plain_steps=200) for n in range(6)],
+            PLAIN,
+            2.0,
+            1.6,
+            0.225,
             id="two steps of three draft",
         ),
         pytest.param(
             in_requests(GAINING), in_requests(PLAIN), 2.5, 2.0, 0.25, id="TPOT of requests"
         ),
     ],
-)  # fmt: skip
+)
 def test_exact_values_of_minutes_that_are_alike(samples, plain, length, cost, line):
     assessment = assess(samples, baseline(plain))
     assert ends(assessment.speedup) == exactly(1.25)

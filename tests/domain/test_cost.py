@@ -55,11 +55,15 @@ def varied(count: int, noise: float, seed: int = 5, **others) -> list[Observatio
         load, units = chance.uniform(3.0, 30.0), chance.uniform(500.0, 2000.0)
         observations.append(
             observation(
-                n, load, units=units, factor=math.exp(chance.gauss(0.0, noise)),
+                n,
+                load,
+                units=units,
+                factor=math.exp(chance.gauss(0.0, noise)),
                 prefill=chance.uniform(0.0, 2e4) * (load - 1),
-                context=units * load * chance.uniform(200.0, 3000.0), **others,
+                context=units * load * chance.uniform(200.0, 3000.0),
+                **others,
             )
-        )  # fmt: skip
+        )
     return observations
 
 
@@ -122,12 +126,18 @@ amounts = st.floats(0.0, 1e6)
 @given(
     st.lists(
         st.builds(
-            Observation, st.floats(0.0, 1e6), st.floats(0.6, 100.0), st.floats(1.0, 1e3),
-            st.floats(1.0, 1e4), amounts, amounts, st.floats(1.0, 3600.0),
+            Observation,
+            st.floats(0.0, 1e6),
+            st.floats(0.6, 100.0),
+            st.floats(1.0, 1e3),
+            st.floats(1.0, 1e4),
+            amounts,
+            amounts,
+            st.floats(1.0, 3600.0),
         ),
         max_size=30,
     )
-)  # fmt: skip
+)
 def test_whatever_was_seen_no_slope_and_no_rate_is_negative(seen):
     model = CostModel.fitted(seen)
     assert all(slope >= 0 for slope in model.slopes)

@@ -72,14 +72,18 @@ def test_temperatures_are_compared_one_by_one():
 @pytest.mark.parametrize(
     ("samples", "off", "hours", "why"),
     [
-        (minutes(ended(6, 14, prompt=900)), OFF, 24,
-         "another traffic: its prompts have 900 tokens, those without speculation had 200"),
+        (
+            minutes(ended(6, 14, prompt=900)),
+            OFF,
+            24,
+            "another traffic: its prompts have 900 tokens, those without speculation had 200",
+        ),
         (minutes(ended(6, 14)), {"all": ended(1, 13)}, 24, "too few requests at temperatures"),
         (minutes(ended(6, 14), count=1), OFF, 24, "too few requests at temperatures"),
         (minutes(ended(6, 14)), OFF, 20, "too few earlier hours"),
     ],
     ids=["other prompts", "hardly off", "hardly any traffic", "a new server"],
-)  # fmt: skip
+)
 def test_without_the_same_traffic_there_is_no_comparison(samples, off, hours, why):
     result = finish_change("length", samples, finished_hours(off, QUIET, hours))
     assert isinstance(result, str)

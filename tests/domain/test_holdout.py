@@ -68,12 +68,17 @@ def world(drift: Drift, seed: int, *, broken: float = 1.0, busier: float = 1.0) 
         for n, shape in enumerate(given(0))
     ]
     holdout = [
-        minute(n, mode=Mode.OFF, **shape | {
-            "noise": shape["noise"] * drift.plain(n) * broken,
-            "running": shape["running"] * busier,
-        })
+        minute(
+            n,
+            mode=Mode.OFF,
+            **shape
+            | {
+                "noise": shape["noise"] * drift.plain(n) * broken,
+                "running": shape["running"] * busier,
+            },
+        )
         for n, shape in enumerate(given(1000))
-    ]  # fmt: skip
+    ]
     took = [sample.pace.seconds for sample in own]
     ratios = [SPEEDUP * drift.plain(n) / drift.speculating(n) for n in range(60)]
     truth = math.fsum(s * r for s, r in zip(took, ratios, strict=True)) / math.fsum(took)

@@ -15,8 +15,11 @@ def test_too_few_minutes_or_nothing_to_divide_give_no_interval():
 def test_a_line_inside_is_neither_below_nor_above():
     interval = Interval(1.0, 0.9, 1.1, 10)
     assert (interval.below(1.2), interval.below(1.1), interval.above(0.8), interval.above(0.9)) == (
-        True, False, True, False,
-    )  # fmt: skip
+        True,
+        False,
+        True,
+        False,
+    )
     assert not interval.below(1.0)
     assert not interval.above(1.0)
 

@@ -141,8 +141,11 @@ def test_positions_of_unlike_numbers_add_up():
 def test_all_fields_of_a_tally_are_merged():
     """A field that is added to the vocabulary is not forgotten here."""
     assert set(Tally.__struct_fields__) == {
-        *COUNTERS, *HISTOGRAMS, *MAPPINGS, "accepted_per_position",
-    }  # fmt: skip
+        *COUNTERS,
+        *HISTOGRAMS,
+        *MAPPINGS,
+        "accepted_per_position",
+    }
 
 
 @given(st.lists(gauges, min_size=1, max_size=5), st.randoms(use_true_random=False))
@@ -183,9 +186,14 @@ def test_an_hour_is_the_same_from_minutes_and_from_parts_of_hours(parts, rng, cu
     assert (whole.environment, whole.source) == (last.environment, last.source)
     assert replace(again, environment=last.environment, source=last.source) == whole
     for name in (
-        "server_drafts", "source_drafts", "observed_seconds", "scrapes_ok", "scrapes_failed",
-        "restarts", "down_seconds",
-    ):  # fmt: skip
+        "server_drafts",
+        "source_drafts",
+        "observed_seconds",
+        "scrapes_ok",
+        "scrapes_failed",
+        "restarts",
+        "down_seconds",
+    ):
         known = [n for window in parts if (n := getattr(window, name)) is not None]
         assert getattr(whole, name) == (sum(known) if known else None)
     modes = {window.mode for window in parts}

@@ -32,9 +32,13 @@ def on(start: int, running: float, cost: float, lengths: Mapping[str, float]) ->
     accepted = {label: round(1000 * (length - 1)) for label, length in lengths.items()}
     total = sum(accepted.values())
     return minutes.on(
-        start // 60, tpot=cost * PLAIN * steps / (steps + total), drafts=steps, accepted=total,
-        load=running, buckets={label: (1000, kept) for label, kept in accepted.items()},
-    )  # fmt: skip
+        start // 60,
+        tpot=cost * PLAIN * steps / (steps + total),
+        drafts=steps,
+        accepted=total,
+        load=running,
+        buckets={label: (1000, kept) for label, kept in accepted.items()},
+    )
 
 
 def off(start: int, running: float, tokens: Mapping[str, int]) -> Sample:

@@ -102,18 +102,24 @@ def within(value: float, factor: float) -> QuantileEstimate:
     [
         pytest.param(sure, within(4.0, 1.0), (0.5, 0.5, 0.5), False, id="both are certain"),
         pytest.param(
-            within(2.0, math.e**3), within(2.0, math.e**4),
-            (math.exp(-5), 1.0, math.exp(5)), False, id="errors add up as squares",
+            within(2.0, math.e**3),
+            within(2.0, math.e**4),
+            (math.exp(-5), 1.0, math.exp(5)),
+            False,
+            id="errors add up as squares",
         ),
         pytest.param(
-            sure, sure._replace(upper=math.inf), (0.0, 1.0, 1.0), False,
+            sure,
+            sure._replace(upper=math.inf),
+            (0.0, 1.0, 1.0),
+            False,
             id="the divisor has no upper limit",
         ),
         pytest.param(
             sure._replace(upper=math.inf), sure, (1.0, 1.0, 1.0), True, id="it has no upper limit"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_ratio_is_as_uncertain_as_both_sides_together(over, under, ends, open_ended):
     interval, really_greater = quantile.ratio_of([over], [under], 9)
     assert (interval.lower, interval.value, interval.upper) == pytest.approx(ends)

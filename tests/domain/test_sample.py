@@ -77,12 +77,15 @@ def test_parts_of_an_hour_keep_to_their_own_mode_and_load():
         window(0, label, mode=mode, gauges=load, environment=environment, tally=Tally(drafts=n))
         for n, (mode, load, environment) in enumerate(
             [
-                (Mode.ON, busy, Environment("1")), (Mode.ON, idle, Environment("1")),
-                (Mode.OFF, busy, Environment("1")), (Mode.ON, busy, Environment("2")),
-            ], 1,
+                (Mode.ON, busy, Environment("1")),
+                (Mode.ON, idle, Environment("1")),
+                (Mode.OFF, busy, Environment("1")),
+                (Mode.ON, busy, Environment("2")),
+            ],
+            1,
         )
         for label in ("all", "0")
-    ]  # fmt: skip
+    ]
     samples = samples_of(hour)
     assert len(samples) == 4
     assert all(sample.buckets[segment("0")].drafts == sample.tally.drafts for sample in samples)
@@ -111,15 +114,17 @@ def test_without_the_time_between_tokens_it_is_that_of_requests():
 @pytest.mark.parametrize(
     "tally",
     [
-        Tally(), Tally(tpot=Histogram((), (0,), 0.0)),
+        Tally(),
+        Tally(tpot=Histogram((), (0,), 0.0)),
         Tally(generation_tokens=0, inter_token=Histogram((), (0,), 0.0)),
         Tally(generation_tokens=9, inter_token=Histogram((), (9,), 0.0)),
         Tally(
-            generation_tokens=9, ttft=Histogram((), (9,), 1.0),
+            generation_tokens=9,
+            ttft=Histogram((), (9,), 1.0),
             inter_token=Histogram((), (9,), 1.0),
         ),
     ],
-)  # fmt: skip
+)
 def test_without_tokens_or_time_there_is_no_pace(tally):
     assert pace_of(tally) is None
 
@@ -168,9 +173,11 @@ def test_totals_add_up():
 
 def test_only_what_decisions_read_is_kept():
     tally = Tally(
-        inter_token=Histogram((1.0, 2.0), (3, 4, 5), 9.0), uncovered={"refused": 1},
-        records={"record": 2}, requests={"stop": 3},
-    )  # fmt: skip
+        inter_token=Histogram((1.0, 2.0), (3, 4, 5), 9.0),
+        uncovered={"refused": 1},
+        records={"record": 2},
+        requests={"stop": 3},
+    )
     (sample,) = samples_of([window(tally=tally)])
     assert sample.tally == Tally(inter_token=Histogram((), (12,), 9.0), requests={"stop": 3})
 

@@ -318,10 +318,12 @@ def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_sp
     assert plain is not None
     assert plain.value == pytest.approx(1 / 1.33, rel=0.03)
     firsts, tokens = (
-        sum(amounts) for amounts in zip(*(
-            (e.tally.ttft.sum, e.pace.seconds) for e in running_on(0, slow[:60], speedup=1.25)
-        ), strict=True)
-    )  # fmt: skip
+        sum(amounts)
+        for amounts in zip(
+            *((e.tally.ttft.sum, e.pace.seconds) for e in running_on(0, slow[:60], speedup=1.25)),
+            strict=True,
+        )
+    )
     truth = (1.25 * tokens + firsts) / (tokens + firsts)
     corrected = with_it.corrected_by(without)
     assert corrected is not None
@@ -354,7 +356,7 @@ def test_a_correction_needs_enough_minutes_of_both():
         (running_on(0, unlike(3, 4), prompt=500.0), SHORT, "too few minutes of traffic"),
         ([per_request(on(n)) for n in range(9)], SHORT, "no baseline at the load that there was"),
     ],
-)  # fmt: skip
+)
 def test_it_says_why_nothing_can_be_compared(samples, known, missing):
     compared = Comparison(samples, baseline(known))
     assert (compared.missing, compared.interval()) == (missing, None)

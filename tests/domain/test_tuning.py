@@ -77,14 +77,20 @@ def test_an_arm_in_use_is_left_only_for_one_that_is_certainly_faster() -> None:
     [
         ({}, FLAT, ()),
         ({"1": "2"}, FLAT, ((1, 1, 2), (2, 256, 4))),
-        ({"3-4": "2", "5-8": "2", "65+": "0"}, FLAT,
-         ((1, 2, 4), (3, 8, 2), (9, 64, 4), (65, 256, 0))),
-        ({"1": "2"}, ((1, 4), (6, 1), (300, 0)),
-         ((1, 1, 2), (2, 5, 4), (6, 299, 1), (300, 300, 0))),
+        (
+            {"3-4": "2", "5-8": "2", "65+": "0"},
+            FLAT,
+            ((1, 2, 4), (3, 8, 2), (9, 64, 4), (65, 256, 0)),
+        ),
+        (
+            {"1": "2"},
+            ((1, 4), (6, 1), (300, 0)),
+            ((1, 1, 2), (2, 5, 4), (6, 299, 1), (300, 300, 0)),
+        ),
         ({"5-8": "2"}, ((1, 4), (6, 1)), ((1, 4, 4), (5, 8, 2), (9, 256, 1))),
         ({"1": "2"}, (), ()),
     ],
-)  # fmt: skip
+)
 def test_the_schedule_is_the_launchs_apart_from_the_loads_that_have_an_arm(
     arms: dict[str, str], launch: tuple[tuple[int, int], ...], schedule: tuple
 ) -> None:
@@ -163,10 +169,16 @@ def test_no_arm_is_dropped_that_may_win_at_a_load_still_to_come() -> None:
     def blocks(number: int) -> tuple[ArmBlock, ...]:
         noise = 1 + 0.01 * (number % 3)
         return tuple(
-            ArmBlock(arm, 3.0, [SubInterval(60.0 * n / 12, {"all": (100.0, 100 / pace / noise)})
-                                for n in range(1, 13)])
+            ArmBlock(
+                arm,
+                3.0,
+                [
+                    SubInterval(60.0 * n / 12, {"all": (100.0, 100 / pace / noise)})
+                    for n in range(1, 13)
+                ],
+            )
             for arm, pace in paces.items()
-        )  # fmt: skip
+        )
 
     known = state({}, tuned={"1": "2"})
     for number in range(12):

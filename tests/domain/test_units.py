@@ -45,17 +45,43 @@ def test_durations_mean_seconds(text: str, seconds: float) -> None:
 
 INVALID = {
     (parse_duration, r"unit|not a duration|too long"): [
-        "", "5", 5, True, None, "-5s", "5 s", "5S", "30m1h", "5s5s", "1e3s", "s", "５s", "36501d",
+        "",
+        "5",
+        5,
+        True,
+        None,
+        "-5s",
+        "5 s",
+        "5S",
+        "30m1h",
+        "5s5s",
+        "1e3s",
+        "s",
+        "５s",
+        "36501d",
         [],
     ],
     (parse_listen, r"address to listen on|no host|between its brackets|characters that no host"): [
-        "9469", "::1:9469", "127.0.0.1", "[::1]", "[x]:1", "a b:1", ":1",
+        "9469",
+        "::1:9469",
+        "127.0.0.1",
+        "[::1]",
+        "[x]:1",
+        "a b:1",
+        ":1",
     ],
     (parse_edges, r"edge|ascend|list of numbers"): [
-        [], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21)),
+        [],
+        [0, 0],
+        [-1, 1],
+        [math.nan],
+        [True],
+        ["0"],
+        "0",
+        list(range(21)),
     ],
     (parse_gpus, "GPU"): ["0", 0, {}, [-1], [1024], [True], [0.0], ["0"], [1, 0, 1]],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -165,11 +191,20 @@ def test_buckets_are_in_ascending_order_before_other_labels_and_the_unknown() ->
 @pytest.mark.parametrize(
     ("temperature", "label"),
     [
-        (0.0, "0"), (-0.0, "0"), (1e-9, "(0,0.3]"), (0.01, "(0,0.3]"), (0.3, "(0,0.3]"),
-        (0.30001, "(0.3,0.7]"), (1.0, "(0.7,1]"), (2, ">1"), (None, "unknown"),
-        (math.nan, "unknown"), (-0.1, "unknown"), (math.inf, "unknown"),
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1e-9, "(0,0.3]"),
+        (0.01, "(0,0.3]"),
+        (0.3, "(0,0.3]"),
+        (0.30001, "(0.3,0.7]"),
+        (1.0, "(0.7,1]"),
+        (2, ">1"),
+        (None, "unknown"),
+        (math.nan, "unknown"),
+        (-0.1, "unknown"),
+        (math.inf, "unknown"),
     ],
-)  # fmt: skip
+)
 def test_a_temperature_falls_into_the_bucket_that_holds_it(
     temperature: float | None, label: str
 ) -> None:

@@ -33,8 +33,11 @@ from tests.lab.vllm_server import FORKS, fork_server
 
 CHECKOUT = HERE.parents[1]
 LANES = {
-    "works": WORKS, "waits-1": WAITS, "waits-2": WAITS, "waits-3": WAITS,
-}  # fmt: skip
+    "works": WORKS,
+    "waits-1": WAITS,
+    "waits-2": WAITS,
+    "waits-3": WAITS,
+}
 """The processes, and the kind of group that each takes first."""
 _YIELDS = 2
 """Niceness of those that wait: more would starve them where the processors are slow."""
@@ -61,18 +64,37 @@ class Lane:
         niceness = _YIELDS if LANES.get(name) == WAITS else 0
         # Its own session: an interrupt comes once, from us. When we are killed, it ends too.
         command = [
-            "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
-            sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
-            "-o", f"cache_dir=.pytest_cache/e2e-{name}",
+            "setpriv",
+            "--pdeathsig",
+            "INT",
+            "nice",
+            "-n",
+            str(niceness),
+            sys.executable,
+            "-u",
+            "-m",
+            "pytest",
+            "-p",
+            "tests.plugins.no_skips",
+            "-o",
+            f"cache_dir=.pytest_cache/e2e-{name}",
             # Stories last as long as they have to, and have limits of their own.
-            "-o", "faulthandler_timeout=0", *options,
-        ]  # fmt: skip
+            "-o",
+            "faulthandler_timeout=0",
+            *options,
+        ]
         self._begun = time.monotonic()
         self._process = subprocess.Popen(
-            command, cwd=CHECKOUT, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", pass_fds=passed_on,
-        )  # fmt: skip
+            command,
+            cwd=CHECKOUT,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            pass_fds=passed_on,
+        )
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -123,13 +145,19 @@ def run(folder: Path, options: Sequence[str]) -> int:
             Lane(
                 name,
                 [
-                    "-p", "tests.e2e.groups", f"--file-queue={folder}", f"--lane={kind}",
-                    "--file-results", str(descriptor), str(HERE), *options,
+                    "-p",
+                    "tests.e2e.groups",
+                    f"--file-queue={folder}",
+                    f"--lane={kind}",
+                    "--file-results",
+                    str(descriptor),
+                    str(HERE),
+                    *options,
                 ],
                 [descriptor],
             )
             for name, kind in LANES.items()
-        ]  # fmt: skip
+        ]
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -188,8 +216,11 @@ def deserve_a_second_look(failures: Sequence[str], ended: Sequence[int]) -> bool
 
 def causes(failures: Sequence[str]) -> int:
     """How many things went wrong: where a fixture fails, each test that needs it says the same."""
-    errors = {line.partition("::")[0] + line.partition(" - ")[2]
-              for line in failures if line.startswith("ERROR ")}  # fmt: skip
+    errors = {
+        line.partition("::")[0] + line.partition(" - ")[2]
+        for line in failures
+        if line.startswith("ERROR ")
+    }
     return len(errors) + sum(line.startswith("FAILED ") for line in failures)
 
 

@@ -23,12 +23,23 @@ WITHIN = 60.0
 PHONE = 500
 """A narrower page is shown as on a phone: as wide as its viewport tag says."""
 _FLAGS = (
-    "--headless=new", "--remote-debugging-pipe", "--no-first-run", "--no-default-browser-check",
-    "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--disable-default-apps",
-    "--disable-features=Translate,OptimizationHints,MediaRouter", "--hide-scrollbars",
-    "--mute-audio", "--password-store=basic", "--force-color-profile=srgb",
-)  # fmt: skip
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-features=Translate,OptimizationHints,MediaRouter",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--password-store=basic",
+    "--force-color-profile=srgb",
+)
 _DOMAINS = ("Page", "Runtime", "Log", "Network")
 # On the pipe it reads descriptor 3 and writes descriptor 4.
 _LAUNCH = 'exec "$0" "$@" 3<&{reads} 4>&{writes}'
@@ -67,11 +78,25 @@ class Chromium:
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 # Should the test run be killed, it ends with it.
-                ["setpriv", "--pdeathsig", "KILL", "bash", "-c", launch, path, *_FLAGS, *sandbox,
-                 f"--user-data-dir={self._folder / 'profile'}", "about:blank"],
-                pass_fds=(reads, writes), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    "bash",
+                    "-c",
+                    launch,
+                    path,
+                    *_FLAGS,
+                    *sandbox,
+                    f"--user-data-dir={self._folder / 'profile'}",
+                    "about:blank",
+                ],
+                pass_fds=(reads, writes),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         os.close(reads)
         os.close(writes)
         return self
@@ -96,9 +121,9 @@ class Chromium:
         """A new tab, seen as in :meth:`Page.view`."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)
-        session = self.call(
-            "Target.attachToTarget", targetId=target["targetId"], flatten=True
-        )["sessionId"]  # fmt: skip
+        session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)[
+            "sessionId"
+        ]
         page = Page(self, session)
         try:
             for domain in _DOMAINS:
@@ -166,15 +191,24 @@ class Page:
         return self._browser.call(method, session=self._session, **parameters)
 
     def view(
-        self, *, width: int = 1440, height: int = 900, scheme: str = "light", media: str = "screen",
+        self,
+        *,
+        width: int = 1440,
+        height: int = 900,
+        scheme: str = "light",
+        media: str = "screen",
         scripts: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Show it so wide (CSS pixels), ``light`` or ``dark``, on ``screen`` or in ``print``."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, screenWidth=width, screenHeight=height,
-            deviceScaleFactor=1, mobile=width < PHONE,
-        )  # fmt: skip
+            width=width,
+            height=height,
+            screenWidth=width,
+            screenHeight=height,
+            deviceScaleFactor=1,
+            mobile=width < PHONE,
+        )
         features = [
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -231,8 +265,13 @@ class Page:
     def screenshot(self, file: Path) -> None:
         """Write the whole page to a PNG file, its tail cut off after 16000 pixels."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 16000),
-                "scale": 1}  # fmt: skip
+        clip = {
+            "x": 0,
+            "y": 0,
+            "width": size["width"],
+            "height": min(size["height"], 16000),
+            "scale": 1,
+        }
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         file.write_bytes(base64.b64decode(shot["data"]))
 

@@ -162,10 +162,15 @@ def start_vllm(
     ) -> VllmServer:
         log = logs / f"vllm-{len(_servers)}.log"
         server = VllmServer(
-            vllm_install, models, log, *flags,
-            speculation=speculation, k=k, environment=environment,
+            vllm_install,
+            models,
+            log,
+            *flags,
+            speculation=speculation,
+            k=k,
+            environment=environment,
             forks=fork_server if forked else None,
-        )  # fmt: skip
+        )
         _servers.append(server)
         WORK.append(server.processor_seconds)
         stopping.callback(server.stop)

@@ -47,8 +47,11 @@ GROUPS: dict[str, list[Group]] = {
         ("test_tap_daemon.py",),
         ("test_group_restarts.py",),
         (
-            "test_kubernetes.py", "test_workloads.py", "test_leader_worker_set.py",
-            "test_kubernetes_files.py", "test_discovery.py",
+            "test_kubernetes.py",
+            "test_workloads.py",
+            "test_leader_worker_set.py",
+            "test_kubernetes_files.py",
+            "test_discovery.py",
         ),
         ("test_demo.py",),
         ("test_stores.py",),
@@ -58,7 +61,7 @@ GROUPS: dict[str, list[Group]] = {
         ("test_guard_killed.py",),
         ("test_guard_stopped.py",),
     ],
-}  # fmt: skip
+}
 """By what they do most of the time. Files that are not named are short, work, and come last."""
 
 

@@ -143,27 +143,40 @@ class GuardService(DaemonUnit):
         self.servers = servers
         install_helper(machine)
         low = {
-            "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-            "clear_for": "1m", "min_drafts": 20, "action": "disable",
-        }  # fmt: skip
+            "name": "low",
+            "metric": "acceptance_ratio",
+            "below": 0.3,
+            "window": "1m",
+            "for": "0s",
+            "clear_for": "1m",
+            "min_drafts": 20,
+            "action": "disable",
+        }
         self.configure(
             targets=[
                 {
                     # Each a group of its own: none waits for the trial of another.
-                    "name": server.name, "url": server.url, "interval": "1s", "group": server.name,
+                    "name": server.name,
+                    "url": server.url,
+                    "interval": "1s",
+                    "group": server.name,
                     "service": {"kind": "systemd", "unit": server.unit},
                 }
                 for server in servers
             ],
             rules={"use_defaults": False, "extra": [low]},
             guard={
-                "mode": "act", "cooldown": "10s", "max_actions_per_day": 20,
-                "drain_timeout": "20s", "start_timeout": start_timeout, "verify": "10s",
+                "mode": "act",
+                "cooldown": "10s",
+                "max_actions_per_day": 20,
+                "drain_timeout": "20s",
+                "start_timeout": start_timeout,
+                "verify": "10s",
                 "rearm": {"after": "1m", "most": "10m", "trial": "2m"},
                 "hooks": {"before": balancer.hook("drain"), "after": balancer.hook("ready")},
             },
             alertmanager={"urls": [alertmanager], "resend": "10s"},
-        )  # fmt: skip
+        )
         machine.run("systemctl", "daemon-reload")
 
     def start(self) -> None:

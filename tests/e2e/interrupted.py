@@ -105,10 +105,12 @@ class Interrupted:
             self._folder / name, self._database, {"daemon": name, **self._config}
         )
         made.environment = {
-            "PYTHONPATH": f"{self._folder / 'inject'}:{CHECKOUT}", "POINTS_AT": point,
-            "POINTS_FILE": str(self._folder / "points"), "POINTS_SIGNAL": self.how.name,
+            "PYTHONPATH": f"{self._folder / 'inject'}:{CHECKOUT}",
+            "POINTS_AT": point,
+            "POINTS_FILE": str(self._folder / "points"),
+            "POINTS_SIGNAL": self.how.name,
             "POINTS_GO": str(self._folder / "go"),
-        }  # fmt: skip
+        }
         made.around = self._around
         return made
 
@@ -116,21 +118,25 @@ class Interrupted:
         """A person wants speculation on or off, once the guard has seen which it is."""
         eventually(
             lambda: self._state() and self._state().goal not in (None, goal),
-            what=f"{self.label}: there is a guard", within=_WITHIN,
-        )  # fmt: skip
+            what=f"{self.label}: there is a guard",
+            within=_WITHIN,
+        )
         self._book.change(
-            self._guard, lambda state: state_machine.order(state, goal, by="ann", now=time.time()),
-            time.time(), by="test",
-        )  # fmt: skip
+            self._guard,
+            lambda state: state_machine.order(state, goal, by="ann", now=time.time()),
+            time.time(),
+            by="test",
+        )
 
     def wait_point(self) -> None:
         """Return once the first daemon has come to its point."""
         file = self._folder / "points"
         eventually(
             lambda: file.exists() and self.point in file.read_text().splitlines(),
-            what=f"{self.label}: it comes to its point", within=_WITHIN,
+            what=f"{self.label}: it comes to its point",
+            within=_WITHIN,
             evidence=lambda: self.first.log_text()[-4000:],
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         """Stop the first daemon, while it holds no lock of the database."""
@@ -152,9 +158,10 @@ class Interrupted:
         """Return once an order is carried out."""
         eventually(
             lambda: (self._state().phase, self._state().order) == (phase, None),
-            what=f"{self.label}: it is {phase}", within=_WITHIN,
+            what=f"{self.label}: it is {phase}",
+            within=_WITHIN,
             evidence=lambda: f"{self._state()}\n{self.second.log_text()[-4000:]}",
-        )  # fmt: skip
+        )
 
     def last_order_by(self) -> set[str]:
         """The daemons that carried out the last order."""

@@ -35,9 +35,12 @@ class _MonitoringServer(HttpServer):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yml").write_text(config)
         super().__init__(
-            folder / "log", program, f"--config.file={folder}/config.yml",
-            f"--web.listen-address={address}", *flags,
-        )  # fmt: skip
+            folder / "log",
+            program,
+            f"--config.file={folder}/config.yml",
+            f"--web.listen-address={address}",
+            *flags,
+        )
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -82,19 +85,21 @@ class RunningPrometheus(_MonitoringServer, PrometheusApi):
         seconds = f"{interval * 1000:.0f}ms"
         config = {
             "global": {
-                "scrape_interval": seconds, "scrape_timeout": seconds,
+                "scrape_interval": seconds,
+                "scrape_timeout": seconds,
                 "evaluation_interval": seconds,
             },
             "scrape_configs": [
                 {
-                    "job_name": job, "static_configs": [_addresses(urls)],
+                    "job_name": job,
+                    "static_configs": [_addresses(urls)],
                     "metric_relabel_configs": relabelling,
                 }
                 for job, urls in jobs.items()
             ],
             "rule_files": list(rule_files or {}),
             "alerting": {"alertmanagers": [{"static_configs": [_addresses(alertmanagers)]}]},
-        }  # fmt: skip
+        }
         flags = (f"--storage.tsdb.path={folder}/data", "--rules.alert.resend-delay=1s")
         # JSON is YAML.
         super().__init__(folder, ("prometheus",), json.dumps(config, indent=2), *flags)

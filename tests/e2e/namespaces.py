@@ -20,9 +20,12 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 SPECULATION = (
-    "speculative_config", "spec_method", "spec_model", "spec_tokens",
+    "speculative_config",
+    "spec_method",
+    "spec_model",
+    "spec_tokens",
     "per_request_spec_decode_metrics",
-)  # fmt: skip
+)
 CANDIDATES = ("3", "0.5", "-1", "word", "two words", "- dash", '{"a": {"b": 1}}', "1k", "None")
 
 

@@ -21,5 +21,8 @@ def install(folder: Path) -> None:
     assert npm, "npm is not installed: on Debian and Ubuntu, apt install nodejs npm"
     subprocess.run(
         [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"],
-        cwd=folder, check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )

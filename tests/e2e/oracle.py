@@ -15,8 +15,11 @@ class Oracle:
         with log.open("w") as errors:
             self._process = subprocess.Popen(
                 [vllm / "bin/python", Path(__file__).with_name(script)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def ask(self, question: object) -> Any:
         """The answer to a question."""

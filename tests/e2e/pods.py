@@ -32,19 +32,28 @@ class Pods:
     """A Deployment or a StatefulSet, ``kind/name``, in the namespace ``default``."""
 
     def __init__(
-        self, cluster: KubernetesCluster, workload: str, *, image: str = "vllm", replicas: int = 3,
-        metadata: Mapping[str, Any] | None = None, args: list[str] | None = None,
-        pod: Mapping[str, Any] | None = None, **spec: Any,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: KubernetesCluster,
+        workload: str,
+        *,
+        image: str = "vllm",
+        replicas: int = 3,
+        metadata: Mapping[str, Any] | None = None,
+        args: list[str] | None = None,
+        pod: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> None:
         kind, _, self.name = workload.partition("/")
         self.workload, self._cluster = workload, cluster
         self.resource: Any = Deployment if kind == "deployment" else StatefulSet
         labels = {"app": self.name}
         self.container: dict[str, Any] = {
-            "name": "vllm", "image": f"{image}:1", "args": args or ARGS,
+            "name": "vllm",
+            "image": f"{image}:1",
+            "args": args or ARGS,
             "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
             "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
-        }  # fmt: skip
+        }
         template = {
             "metadata": {"labels": labels},
             "spec": {
@@ -57,18 +66,23 @@ class Pods:
         self._manifest = {
             "metadata": {"name": self.name, "namespace": "default", **(metadata or {})},
             "spec": {
-                "replicas": replicas, "selector": {"matchLabels": labels}, "template": template,
-                **own, **spec,
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": template,
+                **own,
+                **spec,
             },
-        }  # fmt: skip
+        }
         self.client: Client = cluster.client()
 
     def __enter__(self) -> Pods:
         self.client.create(self.resource.from_dict(self._manifest))
         eventually(
             lambda: len(self.speculating()) == self._manifest["spec"]["replicas"],
-            what=f"{self.workload} is up", within=STARTS_WITHIN, evidence=self.object,
-        )  # fmt: skip
+            what=f"{self.workload} is up",
+            within=STARTS_WITHIN,
+            evidence=self.object,
+        )
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -79,9 +93,11 @@ class Pods:
     def actuator(self, *, kubeconfig: Path | None = None, timeout: str = "90s") -> Actuating:
         """The actuator of the workload, as a context manager."""
         service = KubernetesService(
-            kind="kubernetes", workload=self.workload, timeout=timeout,
+            kind="kubernetes",
+            workload=self.workload,
+            timeout=timeout,
             kubeconfig=kubeconfig or self._cluster.kubeconfig,
-        )  # fmt: skip
+        )
         return Actuating(service)
 
     def object(self) -> dict[str, Any]:
@@ -119,9 +135,11 @@ class Pods:
             pod
             for pod in self.pods()
             if "deletionTimestamp" not in pod["metadata"]
-            and any(c["type"] == "Ready" and c["status"] == "True"
-                    for c in pod["status"].get("conditions", ()))
-        ]  # fmt: skip
+            and any(
+                c["type"] == "Ready" and c["status"] == "True"
+                for c in pod["status"].get("conditions", ())
+            )
+        ]
 
     def write(self, args: list[str]) -> None:
         """Set the args as another tool does."""

@@ -50,9 +50,12 @@ def specwatch(*arguments: str, timeout: float = 300) -> subprocess.CompletedProc
     """Run a command of specwatch to its end."""
     return subprocess.run(
         [sys.executable, "-m", "specwatch", *arguments],
-        env=_environment({}), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        env=_environment({}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         timeout=timeout,
-    )  # fmt: skip
+    )
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -96,8 +99,10 @@ class Process:
                 # If the test run is killed, its processes end with it.
                 ["setpriv", "--pdeathsig", "TERM", *self.around, *self._command],
                 env=_environment(self.environment),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -231,6 +236,14 @@ class TapProxy(Specwatch, HttpServer):
         address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}"
         super().__init__(
-            log, "tap", "proxy", "--upstream", upstream, "--listen", address,
-            "--log-format", "json", *flags,
-        )  # fmt: skip
+            log,
+            "tap",
+            "proxy",
+            "--upstream",
+            upstream,
+            "--listen",
+            address,
+            "--log-format",
+            "json",
+            *flags,
+        )

@@ -153,8 +153,12 @@ def configuration(url: str, alertmanager: str, nowhere: Sequence[str]) -> dict[s
     them the server is a second target too, so that it is in a group.
     """
     asked = {
-        "metric": "acceptance_ratio", "below": 1, "window": "1m", "for": "0s", "min_drafts": 20,
-    }  # fmt: skip
+        "metric": "acceptance_ratio",
+        "below": 1,
+        "window": "1m",
+        "for": "0s",
+        "min_drafts": 20,
+    }
     of_segments = {"name": "low-for", **asked, "scope": {"dimension": "output"}}
     switch = {"kind": "command", "disable": ["/bin/true"], "enable": ["/bin/true"]}
     return {
@@ -189,9 +193,11 @@ def remember(url: str, off: Sequence[Window], on: Sequence[Window], now: float) 
     ons, offs = ([replace(each, gauges=gauges) for each in minutes] for minutes in (ons, offs))
     one = offs[0]
     key = BaselineKey(
-        one.series.target, one.series.model_name,
-        one.environment.engine_version, one.environment.configuration,
-    )  # fmt: skip
+        one.series.target,
+        one.series.model_name,
+        one.environment.engine_version,
+        one.environment.configuration,
+    )
     store = Store(url, daemon=one.series.daemon)
     store.open(now)
     store.write([pack_batch(Batch((*offs, *ons), None))], now)

@@ -84,9 +84,13 @@ class Replica:
         self._folder = folder / name
         (self._folder / "lives").mkdir(parents=True)
         script = _SWITCH.format(
-            folder=shlex.quote(str(self._folder)), url=self.url, port=self.port,
-            speculating=shlex.quote(_SPECULATING), checkout=CHECKOUT, python=sys.executable,
-        )  # fmt: skip
+            folder=shlex.quote(str(self._folder)),
+            url=self.url,
+            port=self.port,
+            speculating=shlex.quote(_SPECULATING),
+            checkout=CHECKOUT,
+            python=sys.executable,
+        )
         self._switch = self._folder / "switch"
         self._switch.write_text(script)
         self._switch.chmod(0o755)

@@ -54,12 +54,24 @@ def prepare(folder: Path, speculation: Sequence[str]) -> tuple[list[str], dict[s
     directory.mkdir(mode=0o770)
     token.write_text(TOKEN)
     advice = specwatch(
-        "tap", "flags", "--json", "--vllm-version", "0.32.0", "--switch",
-        "--switch-directory", str(directory), "--", "vllm", "serve", "M", *speculation,
-    )  # fmt: skip
+        "tap",
+        "flags",
+        "--json",
+        "--vllm-version",
+        "0.32.0",
+        "--switch",
+        "--switch-directory",
+        str(directory),
+        "--",
+        "vllm",
+        "serve",
+        "M",
+        *speculation,
+    )
     environment = {
-        "SPECWATCH_SWITCH_DIRECTORY": str(directory), "SPECWATCH_SWITCH_TOKEN_FILE": str(token),
-    }  # fmt: skip
+        "SPECWATCH_SWITCH_DIRECTORY": str(directory),
+        "SPECWATCH_SWITCH_TOKEN_FILE": str(token),
+    }
     return json.loads(advice.stdout)["command"][3:], environment
 
 
@@ -152,8 +164,10 @@ def order(server: VllmServer, k: int | None, lease: float = 60.0) -> dict[str, A
     assert status == 200, answer
     return eventually(
         lambda: (now := ask(server, "GET")[1])["number"] > state["number"] and now,
-        what="the order is read", within=10, every=0.05,
-    )  # fmt: skip
+        what="the order is read",
+        within=10,
+        every=0.05,
+    )
 
 
 def follows(server: VllmServer, k: int, exact: bool) -> float:

@@ -28,13 +28,19 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "token ids": {"return_token_ids": True},
         "echo": {"echo": True, "add_generation_prompt": False, "continue_final_message": False},
         "the role in no chunk alone": {"continue_final_message": False, "max_completion_tokens": 5},
-        "unicode": {"messages": [{"role": "user", "content": "héllo 🌍 \u2028 \"usage\":{}"}]},
-        "several turns": {"messages": [*HELLO["messages"], {"role": "assistant", "content": "x"},
-                                       {"role": "user", "content": "y"}]},
+        "unicode": {"messages": [{"role": "user", "content": 'héllo 🌍 \u2028 "usage":{}'}]},
+        "several turns": {
+            "messages": [
+                *HELLO["messages"],
+                {"role": "assistant", "content": "x"},
+                {"role": "user", "content": "y"},
+            ]
+        },
         "tools that it may use": {"tools": [WEATHER], "tool_choice": "none"},
         "tools that it uses if it likes": {"tools": [WEATHER]},
         "a tool that it must use": {
-            "tools": [WEATHER], "max_tokens": 60,
+            "tools": [WEATHER],
+            "max_tokens": 60,
             "tool_choice": {"type": "function", "function": {"name": "weather"}},
         },
         "json": {"response_format": {"type": "json_object"}, "max_tokens": 40},
@@ -57,7 +63,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "suffix": {"suffix": "end"},
         "a prompt about usage": {"prompt": '"stream_options":{"include_usage":true}} data: [DONE]'},
     },
-}  # fmt: skip
+}
 
 
 def _generating() -> dict[str, Ask]:
@@ -122,7 +128,7 @@ def _bytes() -> dict[str, Ask]:
         "escaped keys": stream.replace(b'"stream"', rb'"\u0073tream"'),
         "very deep": b"[" * 5000,
         "compressed": gzip.compress(stream),
-    }  # fmt: skip
+    }
     return {f"body: {name}": Ask(CHAT, body) for name, body in bodies.items()}
 
 
@@ -136,7 +142,8 @@ def _http() -> dict[str, Ask]:
         "connection closed": Ask(CHAT, stream, more={"Connection": "close"}),
         "a page of another origin": Ask(CHAT, stream, more={"Origin": "http://example.com"}),
         "preflight": Ask(
-            CHAT, method="OPTIONS",
+            CHAT,
+            method="OPTIONS",
             more={"Origin": "http://example.com", "Access-Control-Request-Method": "POST"},
         ),
         "GET": Ask(CHAT, method="GET"),
@@ -160,7 +167,7 @@ def _http() -> dict[str, Ask]:
             CHAT + "/batch", {**BASE, "messages": [HELLO["messages"], HELLO["messages"]]}
         ),
         "rendering": Ask(CHAT + "/render", {**BASE, **HELLO}),
-    }  # fmt: skip
+    }
 
 
 def _other_apis() -> dict[str, Ask]:
@@ -185,9 +192,7 @@ def _ways_to_ask_for_usage() -> dict[str, Ask]:
     return found
 
 
-OF_THE_WIRE: dict[str, Ask] = {
-    **_ways_to_ask_for_usage(), **_bytes(), **_http(), **_other_apis()
-}  # fmt: skip
+OF_THE_WIRE: dict[str, Ask] = {**_ways_to_ask_for_usage(), **_bytes(), **_http(), **_other_apis()}
 """Requests that differ in more than the meaning of their bodies, by what they are."""
 ASKS: dict[str, Ask] = {**_generating(), **_refused(), **OF_THE_WIRE}
 """Every request, by what it is."""

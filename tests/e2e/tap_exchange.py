@@ -90,9 +90,12 @@ def ask(url: str, request: Ask) -> Answer:
         body = payload
     try:
         connection.request(
-            request.method, request.path, body, {**_HOST, **headers(request.key), **request.more},
+            request.method,
+            request.path,
+            body,
+            {**_HOST, **headers(request.key), **request.more},
             encode_chunked=request.chunked,
-        )  # fmt: skip
+        )
         response = connection.getresponse()
         received = response.read()
     finally:

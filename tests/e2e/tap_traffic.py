@@ -60,9 +60,14 @@ def covered(count: int, first: int = 0, *, max_tokens: int = 8) -> list[Request]
         if stream:
             more |= USAGE_FORMS[(number + form + form // len(forms)) % len(USAGE_FORMS)]
         request = Request(
-            temperature=TEMPERATURES[number % 7], stream=stream, chat=chat, include_usage=False,
-            prompt=prompt_number(number), max_tokens=max_tokens, more=more,
-        )  # fmt: skip
+            temperature=TEMPERATURES[number % 7],
+            stream=stream,
+            chat=chat,
+            include_usage=False,
+            prompt=prompt_number(number),
+            max_tokens=max_tokens,
+            more=more,
+        )
         found.append(request)
     return found
 
@@ -88,9 +93,14 @@ def several(count: int) -> list[Request]:
         prompts = {"prompt": [prompt_number(number), "two"]}
         twice = {"n": 2} if chat or (temperature != 0 and number % 2) else prompts
         request = Request(
-            temperature=temperature, chat=chat, stream=stream, include_usage=bool(number % 3),
-            prompt=prompt_number(number), max_tokens=8, more={"seed": number, **twice},
-        )  # fmt: skip
+            temperature=temperature,
+            chat=chat,
+            stream=stream,
+            include_usage=bool(number % 3),
+            prompt=prompt_number(number),
+            max_tokens=8,
+            more={"seed": number, **twice},
+        )
         found.append(request)
     return found
 
@@ -105,12 +115,18 @@ WEATHER = {
 """A tool."""
 OUTPUTS: Sequence[tuple[str, dict[str, Any]]] = (
     ("text", {}),
-    ("tool_call", {"tools": [WEATHER], "max_tokens": 60,
-                   "tool_choice": {"type": "function", "function": {"name": "weather"}}}),
+    (
+        "tool_call",
+        {
+            "tools": [WEATHER],
+            "max_tokens": 60,
+            "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        },
+    ),
     ("schema", {"response_format": {"type": "json_object"}, "max_tokens": 40}),
     ("schema", {"structured_outputs": {"choice": ["yes", "no"]}}),
     ("text", {"tools": [WEATHER], "tool_choice": "none"}),
-)  # fmt: skip
+)
 """What vLLM restricts the output to, and what the tap calls it."""
 
 
@@ -124,10 +140,14 @@ def mixed_output(count: int) -> list[tuple[Request, str]]:
         output, more = OUTPUTS[number % len(OUTPUTS)]
         prompt = prompt_number(number)
         request = Request(
-            temperature=TEMPERATURES[number % 7], chat=True, stream=bool(number // 7 % 2),
-            include_usage=False, max_tokens=12, more=dict(more),
+            temperature=TEMPERATURES[number % 7],
+            chat=True,
+            stream=bool(number // 7 % 2),
+            include_usage=False,
+            max_tokens=12,
+            more=dict(more),
             prompt=(40 * prompt)[:1500] if number % 4 == 0 else prompt,
-        )  # fmt: skip
+        )
         found.append((request, output))
     return found
 
@@ -137,12 +157,16 @@ def stopped(count: int) -> list[Request]:
     more = {"stop": ["a", "e"]}
     return [
         Request(
-            temperature=TEMPERATURES[number % 7], chat=bool(number // 7 % 2),
-            stream=bool(number // 14 % 2), include_usage=bool(number % 3), max_tokens=12,
-            prompt=prompt_number(number), more={"seed": number, **more},
+            temperature=TEMPERATURES[number % 7],
+            chat=bool(number // 7 % 2),
+            stream=bool(number // 14 % 2),
+            include_usage=bool(number % 3),
+            max_tokens=12,
+            prompt=prompt_number(number),
+            more={"seed": number, **more},
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def refused(count: int) -> list[Request]:
@@ -195,9 +219,12 @@ def long_ones(count: int) -> list[Request]:
     """Requests that take seconds."""
     return [
         Request(
-            temperature=TEMPERATURES[number % 7], chat=bool(number % 2),
-            stream=number % 4 < 2, include_usage=False, max_tokens=900,
+            temperature=TEMPERATURES[number % 7],
+            chat=bool(number % 2),
+            stream=number % 4 < 2,
+            include_usage=False,
+            max_tokens=900,
             prompt=prompt_number(number),
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]

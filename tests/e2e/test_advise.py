@@ -54,10 +54,10 @@ def advised(words: Words) -> Advice:
 def structural(found: Advice) -> list[str]:
     """What is wrong by the rules of vLLM's configuration, not by what it would be worth."""
     return [
-        finding.text for finding in found.findings
-        if finding.level == "wrong"
-        and ("vLLM 0.32" in finding.source or finding.topic == "method")
-    ]  # fmt: skip
+        finding.text
+        for finding in found.findings
+        if finding.level == "wrong" and ("vLLM 0.32" in finding.source or finding.topic == "method")
+    ]
 
 
 def test_valid_command_lines_mean_the_same_to_vllm(oracle: Oracle, tiny_models: Path) -> None:
@@ -71,11 +71,15 @@ def test_valid_command_lines_mean_the_same_to_vllm(oracle: Oracle, tiny_models: 
         [target, *config(method="ngram_gpu", num_speculative_tokens=2), "--async-scheduling"],
         [target, *config(model="[ngram]", num_speculative_tokens=5)],
         [target, "--spec-method", "ngram", "--spec-tok", "3", "--max-model-len", "2k"],
-        [target, "--speculative-config.method", "ngram",
-         "--speculative-config.num-speculative-tokens=3"],
+        [
+            target,
+            "--speculative-config.method",
+            "ngram",
+            "--speculative-config.num-speculative-tokens=3",
+        ],
         [target, "--specul.model", draft, "--specul.num_speculative_tokens", "2"],
         [target, *config(model=draft, num_speculative_tokens=3, use_heterogeneous_vocab=True)],
-    ):  # fmt: skip
+    ):
         found, taken = advised(words), oracle.ask(words)
         assert structural(found) == [], words
         assert taken == {"refused": None, "method": found.method, "k": found.k}, words
@@ -95,7 +99,7 @@ def test_vllm_refuses_what_advise_calls_wrong(
         [target, *config(method="eagle3", num_speculative_tokens=3)],
         [target, *config(num_speculative_tokens=3)],
         [target, *config(model=other, num_speculative_tokens=3)],
-    ):  # fmt: skip
+    ):
         found, taken = advised(words), oracle.ask(words)
         assert taken["refused"], words
         assert structural(found), (words, taken)
@@ -116,11 +120,15 @@ def another(model: Path, folder: Path, **changes: Any) -> str:
 def test_the_keys_of_a_configuration_are_those_of_vllm(vllm_install: Path) -> None:
     (file,) = vllm_install.glob("lib/python3*/site-packages/vllm/config/speculative.py")
     (made,) = (
-        node for node in ast.walk(ast.parse(file.read_text()))
+        node
+        for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ClassDef) and node.name == "SpeculativeConfig"
-    )  # fmt: skip
-    fields = {node.target.id for node in made.body
-              if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
+    )
+    fields = {
+        node.target.id
+        for node in made.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     assert fields == KEYS
 
 
@@ -143,12 +151,19 @@ def test_vllm_refuses_random_lines_that_advise_calls_wrong(
 
 
 VALUES: dict[str, tuple[Any, ...]] = {
-    "draft_tensor_parallel_size": (1, 2, 4), "tensor_parallel_size": (1,),
-    "max_model_len": (64, 4096, 5000), "prompt_lookup_max": (2, 5), "prompt_lookup_min": (1, 4),
-    "use_heterogeneous_vocab": (True, False), "draft_sample_method": ("greedy", "probabilistic"),
-    "disable_by_batch_size": (8,), "quantisation": ("fp8",), "enforce_eager": (True,),
-    "num_speculative_tokens_per_batch_size": ([[1, 8, 3], [9, 64, 0]],), "revision": ("main",),
-}  # fmt: skip
+    "draft_tensor_parallel_size": (1, 2, 4),
+    "tensor_parallel_size": (1,),
+    "max_model_len": (64, 4096, 5000),
+    "prompt_lookup_max": (2, 5),
+    "prompt_lookup_min": (1, 4),
+    "use_heterogeneous_vocab": (True, False),
+    "draft_sample_method": ("greedy", "probabilistic"),
+    "disable_by_batch_size": (8,),
+    "quantisation": ("fp8",),
+    "enforce_eager": (True,),
+    "num_speculative_tokens_per_batch_size": ([[1, 8, 3], [9, 64, 0]],),
+    "revision": ("main",),
+}
 
 
 def random_line(chance: random.Random, models: Path) -> Words:
@@ -176,8 +191,16 @@ def random_line(chance: random.Random, models: Path) -> Words:
 
 
 def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
-    names = ["--tensor-parallel-size", "--max-model-len", "--max-num-seqs", "--quantization",
-             "--gpu-memory-utilization", "--kv-cache-dtype", "--spec-model", "--port"]  # fmt: skip
+    names = [
+        "--tensor-parallel-size",
+        "--max-model-len",
+        "--max-num-seqs",
+        "--quantization",
+        "--gpu-memory-utilization",
+        "--kv-cache-dtype",
+        "--spec-model",
+        "--port",
+    ]
     for name, shortest in oracle.ask({"flags": names}).items():
         assert resolve(shortest) is FLAGS[name]
         shorter = None if shortest == name else resolve(shortest[:-1])
@@ -215,9 +238,15 @@ def test_the_planned_cache_is_the_one_that_the_server_allots(
     assert int(kv_cache["kv_cache_memory_bytes"]) == KV_CACHE_BYTES
     weights = sum(model.weights or 0 for model in models)
     memory, _ = plan_memory(
-        target, theirs, gpus=1, gpu_memory=KV_CACHE_BYTES + weights,
-        context=CONTEXT, utilization=1.0, kv_bits=32, reserved=0,
-    )  # fmt: skip
+        target,
+        theirs,
+        gpus=1,
+        gpu_memory=KV_CACHE_BYTES + weights,
+        context=CONTEXT,
+        utilization=1.0,
+        kv_bits=32,
+        reserved=0,
+    )
     assert memory.kv_with == KV_CACHE_BYTES
     assert memory.tokens_with == pytest.approx(int(kv_cache["kv_cache_size_tokens"]), rel=0.1)
     concurrency = float(kv_cache["kv_cache_max_concurrency"])

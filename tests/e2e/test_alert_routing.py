@@ -41,26 +41,39 @@ TELLS_WITHIN = 420.0
 RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
 PAGE = "page"
 BREACH, NET_NEGATIVE, LOW_ACCEPTANCE, STOCK, SLO, DOWN = (
-    "SpeculationRuleBreach", "SpeculationNetNegative", "SpeculationLowAcceptance",
-    "VllmSpeculationLowAcceptance", "LatencySloBurn", "SpecwatchDown",
-)  # fmt: skip
+    "SpeculationRuleBreach",
+    "SpeculationNetNegative",
+    "SpeculationLowAcceptance",
+    "VllmSpeculationLowAcceptance",
+    "LatencySloBurn",
+    "SpecwatchDown",
+)
 FIRE = {NET_NEGATIVE, LOW_ACCEPTANCE, STOCK, SLO}
 CONFIG = {
     "rules": {
         "use_defaults": False,
         "extra": [
             {
-                "name": "net-negative", "metric": "speedup_ratio", "below": 1, "window": "30m",
-                "for": "0s", "min_drafts": 100, "severity": "critical",
+                "name": "net-negative",
+                "metric": "speedup_ratio",
+                "below": 1,
+                "window": "30m",
+                "for": "0s",
+                "min_drafts": 100,
+                "severity": "critical",
             },
             {
-                "name": "low-acceptance", "metric": "acceptance_ratio", "below": 0.5,
-                "window": "10m", "for": "0s", "min_drafts": 100,
+                "name": "low-acceptance",
+                "metric": "acceptance_ratio",
+                "below": 0.5,
+                "window": "10m",
+                "for": "0s",
+                "min_drafts": 100,
             },
         ],
     },
     "slos": [{"name": "first-token", "metric": "ttft", "threshold": "1ms", "objective": "99%"}],
-}  # fmt: skip
+}
 
 
 def at_once(rules: str) -> str:
@@ -120,9 +133,10 @@ class Receivers:
         """By the names of the alerts that came to a receiver: what their group had in common."""
         return {
             alert["labels"]["alertname"]: message.body["groupLabels"]
-            for message in list(self.messages) if message.receiver == receiver
+            for message in list(self.messages)
+            if message.receiver == receiver
             for alert in message.body["alerts"]
-        }  # fmt: skip
+        }
 
     def paged_after_the_breach(self, name: str) -> bool:
         """Whether an alert came to the pager once the daemon's own had: before, nobody knew."""
@@ -161,10 +175,26 @@ class Alerting:
 def calibrated(off: VllmServer, on: VllmServer, database: str) -> None:
     """At either load at which two users may be seen, so that each minute can be compared."""
     ran = specwatch(
-        "calibrate", "--off", off.url, "--on", on.url, "--target", "tiny", "--database", database,
-        "--concurrency", "1,2", "--duration", "2400ms", "--warm-up", "500ms", "--max-tokens", "16",
-        "--unsteady", timeout=300,
-    )  # fmt: skip
+        "calibrate",
+        "--off",
+        off.url,
+        "--on",
+        on.url,
+        "--target",
+        "tiny",
+        "--database",
+        database,
+        "--concurrency",
+        "1,2",
+        "--duration",
+        "2400ms",
+        "--warm-up",
+        "500ms",
+        "--max-tokens",
+        "16",
+        "--unsteady",
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
 
 
@@ -237,9 +267,8 @@ def alerting(
 
 def test_the_alert_of_prometheus_has_the_numbers_of_the_loss(alerting: Alerting) -> None:
     (alert,) = (
-        each for each in alerting.prometheus.alerts()
-        if each["labels"]["alertname"] == NET_NEGATIVE
-    )  # fmt: skip
+        each for each in alerting.prometheus.alerts() if each["labels"]["alertname"] == NET_NEGATIVE
+    )
     labels, annotations = alert["labels"], alert["annotations"]
     assert (labels["severity"], labels["target"]) == ("warning", "tiny")
     numbers = re.search(
@@ -263,8 +292,9 @@ def test_the_loss_pages_once_with_the_alert_of_the_daemon(alerting: Alerting) ->
     assert paged[BREACH] == {"alertname": BREACH, "group": "tiny"}
     eventually(
         lambda: BREACH in alerting.inhibited().get(NET_NEGATIVE, set()),
-        what="what the daemon tells inhibits what Prometheus does", within=TELLS_WITHIN,
-    )  # fmt: skip
+        what="what the daemon tells inhibits what Prometheus does",
+        within=TELLS_WITHIN,
+    )
     assert NET_NEGATIVE not in alerting.active()
     assert not alerting.receivers.paged_after_the_breach(NET_NEGATIVE)
 
@@ -305,10 +335,11 @@ def test_a_fast_burn_is_one_message_and_inhibits_the_slow_burn(
     assert len(burning) == 4
     assert {labels["long"] for labels in alerting.active()[SLO]} == {"1h"}
     messages = [
-        each.body for each in alerting.receivers.messages
+        each.body
+        for each in alerting.receivers.messages
         if each.receiver == PAGE
         and each.body["groupLabels"] == {"alertname": SLO, "target": "tiny"}
-    ]  # fmt: skip
+    ]
     assert "1h" in {alert["labels"]["long"] for alert in messages[-1]["alerts"]}
     assert SLO not in alerting.receivers.groups("chat")
 

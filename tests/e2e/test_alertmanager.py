@@ -208,8 +208,11 @@ def test_an_alertmanager_that_was_down_gets_the_alert_when_it_is_back(
 
 
 BREACH, STOCK, SLO, DOWN = (
-    "SpeculationRuleBreach", "VllmSpeculationLowAcceptance", "LatencySloBurn", "SpecwatchDown",
-)  # fmt: skip
+    "SpeculationRuleBreach",
+    "VllmSpeculationLowAcceptance",
+    "LatencySloBurn",
+    "SpecwatchDown",
+)
 SERVER_DOWN, OWN_SLO = ("SpeculationServerDown", "SpecwatchTargetDown"), "SpeculationSloBurn"
 Labels = dict[str, str]
 SLO_OF_ONE = {"alertname": SLO, "servers": "one"}
@@ -234,13 +237,12 @@ INHIBITIONS: list[tuple[Labels, Labels]] = [
     ({"rule": "garbage", **HOT}, {"rule": "low-acceptance", **HOT}),
     ({"alertname": SLO, "severity": "critical"}, {"alertname": SLO, "severity": "warning"}),
     ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "short-outputs"}),
-    ({"alertname": BREACH, "rule": "garbage", **HOT},
-     {"rule": "garbage", **HOT}),
+    ({"alertname": BREACH, "rule": "garbage", **HOT}, {"rule": "garbage", **HOT}),
     ({"alertname": "SpeculationSwitchedOff"}, {"alertname": "SpeculationGuardActed"}),
     ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardWaiting"}),
     ({"alertname": "SpeculationGuardFailed"}, HELD),
     ({"alertname": "VllmSpeculationGarbage"}, {"alertname": STOCK}),
-]  # fmt: skip
+]
 """What inhibits what, of the same server only."""
 OVERRULED: list[tuple[Labels, Labels]] = [
     ({"rule": "net-negative"}, {"alertname": STOCK}),
@@ -250,7 +252,7 @@ OVERRULED: list[tuple[Labels, Labels]] = [
         ({**SLO_OF_ONE, "severity": own}, {**STOCK_SLO_OF_ONE, "severity": to})
         for own, to in (("critical", "critical"), ("critical", "warning"), ("warning", "warning"))
     ),
-]  # fmt: skip
+]
 """What inhibits what of the same model: the objectives' always, the others once the marks of these
 rules are taken away."""
 SPARED: list[tuple[Labels, Labels]] = [
@@ -262,22 +264,27 @@ SPARED: list[tuple[Labels, Labels]] = [
     ({"alertname": OWN_SLO, "severity": "warning"}, {"alertname": SLO, "severity": "critical"}),
     ({"alertname": DOWN}, {"alertname": "SpeculationGuardFailed"}),
     ({"alertname": DOWN}, {"alertname": STOCK}),
-    ({"alertname": DOWN, "target": "", "instance": ""},
-     {"alertname": "SpecwatchStoreBehind", "target": "", "instance": ""}),
+    (
+        {"alertname": DOWN, "target": "", "instance": ""},
+        {"alertname": "SpecwatchStoreBehind", "target": "", "instance": ""},
+    ),
     ({"alertname": DOWN, "target": ""}, HELD),
     ({"alertname": DOWN, "target": "", "instance": ""}, {"alertname": "SpecwatchStoreBehind"}),
     ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardBudgetExhausted"}),
-    ({"alertname": BREACH, "rule": "garbage", **COLD},
-     {"rule": "garbage", **HOT}),
+    ({"alertname": BREACH, "rule": "garbage", **COLD}, {"rule": "garbage", **HOT}),
     ({"rule": "garbage", **HOT}, {"rule": "low-acceptance", **COLD}),
     ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
     ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
     ({**SLO_OF_ONE, "severity": "warning"}, {**STOCK_SLO_OF_ONE, "severity": "critical"}),
-    ({**SLO_OF_ONE, "severity": "critical", "slo": "a"},
-     {**STOCK_SLO_OF_ONE, "severity": "critical", "slo": "b"}),
+    (
+        {**SLO_OF_ONE, "severity": "critical", "slo": "a"},
+        {**STOCK_SLO_OF_ONE, "severity": "critical", "slo": "b"},
+    ),
     *(
-        ({**SLO_OF_ONE, "severity": "critical", "servers": own},
-         {**STOCK_SLO_OF_ONE, "severity": "critical", "servers": to})
+        (
+            {**SLO_OF_ONE, "severity": "critical", "servers": own},
+            {**STOCK_SLO_OF_ONE, "severity": "critical", "servers": to},
+        )
         for own, to in (("one", "several"), ("several", "one"), ("several", "several"), ("", ""))
     ),
     ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "my-own"}),
@@ -285,9 +292,11 @@ SPARED: list[tuple[Labels, Labels]] = [
     ({"rule": "net-negative"}, {"rule": "garbage"}),
     ({"rule": "low-acceptance"}, {"rule": "net-negative"}),
     ({"alertname": SLO, "severity": "warning"}, {"alertname": SLO, "severity": "critical"}),
-    ({"alertname": SLO, "severity": "critical"},
-     {"alertname": SLO, "severity": "warning", "slo": "another"}),
-]  # fmt: skip
+    (
+        {"alertname": SLO, "severity": "critical"},
+        {"alertname": SLO, "severity": "warning", "slo": "another"},
+    ),
+]
 """What does not inhibit what."""
 
 

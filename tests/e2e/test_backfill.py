@@ -99,8 +99,9 @@ def records(
         daemon.wait_scraped(time.time())
         eventually(
             lambda: prometheus.query("vllm:num_requests_running"),
-            what="Prometheus scrapes vLLM", within=60,
-        )  # fmt: skip
+            what="Prometheus scrapes vLLM",
+            within=60,
+        )
         begun = next_minute(time.time())
         ended = begun + 2 * MINUTE
         sleep_until(begun + IDLE_SECONDS)
@@ -192,8 +193,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
     written.write_text("\n".join([*exposition(recording), "# EOF", ""]))
     made = subprocess.run(
         ["promtool", "tsdb", "create-blocks-from", "openmetrics", written, folder / "data"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     if made.returncode:
         unavailable(f"promtool wrote no blocks: {made.stderr}")
     with prometheus:
@@ -225,8 +227,10 @@ def test_killed_in_the_middle_it_goes_on_without_a_gap_or_a_double(
     with Specwatch(tmp_path / "log", *arguments):
         eventually(
             lambda: hours_in(killed) >= HOURS // 4,
-            what="a quarter of the hours is written", within=120, every=0.01,
-        )  # fmt: skip
+            what="a quarter of the hours is written",
+            within=120,
+            every=0.01,
+        )
     hours = hours_in(killed)
     assert HOURS // 4 <= hours < HOURS
     found = rows(windows_of(killed))

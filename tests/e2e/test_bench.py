@@ -44,9 +44,18 @@ def duration(*servers: VllmServer) -> str:
 
 def compared(on: VllmServer, off: VllmServer, *more: str) -> tuple[Comparison, int]:
     ran = specwatch(
-        "bench", "--target", on.url, "--baseline", off.url, "--json", *SHORT, *more,
-        "--duration", duration(on, off), timeout=600,
-    )  # fmt: skip
+        "bench",
+        "--target",
+        on.url,
+        "--baseline",
+        off.url,
+        "--json",
+        *SHORT,
+        *more,
+        "--duration",
+        duration(on, off),
+        timeout=600,
+    )
     found = read(ran.stdout, ran.stderr or "standard output")
     assert isinstance(found, Comparison)
     return found, ran.returncode
@@ -127,14 +136,30 @@ def test_a_server_that_dies_leaves_what_was_measured(
     """In the middle of the second level; the next test that uses the server starts it again."""
     output, database = tmp_path / "result.json", f"sqlite:///{tmp_path}/specwatch.db"
     command = [
-        sys.executable, "-m", "specwatch", "bench", "--target", bad_server.url,
-        "--concurrency", "1,2", *SHORT, "--duration", "4s", "-o", str(output),
-        "--database", database,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "specwatch",
+        "bench",
+        "--target",
+        bad_server.url,
+        "--concurrency",
+        "1,2",
+        *SHORT,
+        "--duration",
+        "4s",
+        "-o",
+        str(output),
+        "--database",
+        database,
+    ]
     with subprocess.Popen(
-        command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        command,
+        cwd=CHECKOUT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("concurrency 1 with")
         time.sleep(2.5)

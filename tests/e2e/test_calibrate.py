@@ -23,8 +23,14 @@ from tests.lab.vllm_server import VllmServer
 COLD, HOT = 0.0, 1.2
 BUCKETS = {COLD: "0", HOT: ">1"}
 SHORT = (
-    "--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}", "--unsteady",
-)  # fmt: skip
+    "--warm-up",
+    "500ms",
+    "--max-tokens",
+    "16",
+    "--temperature",
+    f"{COLD:g},{HOT:g}",
+    "--unsteady",
+)
 RESAMPLES = 2000
 NEARLY = 1.3
 
@@ -69,9 +75,17 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 def good(servers: Servers, database: str) -> dict[str, Any]:
     stage = duration(servers.off, servers.good)
     return calibrated(
-        servers.off, servers.good, "--concurrency", "1,2,4", "--duration", stage,
-        "--target", "tiny", "--database", database,
-    )  # fmt: skip
+        servers.off,
+        servers.good,
+        "--concurrency",
+        "1,2,4",
+        "--duration",
+        stage,
+        "--target",
+        "tiny",
+        "--database",
+        database,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,23 @@ import pytest
 from specwatch.generate.dashboards import dashboards
 from tests.e2e import npm
 
-RELEASES = {"grafana10": "10.4.19", "grafana11": "11.6.16", "grafana12": "12.4.11",
-            "grafana13": "13.2.3"}  # fmt: skip
+RELEASES = {
+    "grafana10": "10.4.19",
+    "grafana11": "11.6.16",
+    "grafana12": "12.4.11",
+    "grafana13": "13.2.3",
+}
 """Versions of @grafana/schema, the types that Grafana publishes with each release."""
 TYPESCRIPT = "5.9"
 PANELS = {
-    "barchart": "BarChart", "heatmap": "Heatmap", "stat": "Stat", "table": "Table", "text": "Text",
-    "state-timeline": "StateTimeline", "timeseries": "TimeSeries",
-}  # fmt: skip
+    "barchart": "BarChart",
+    "heatmap": "Heatmap",
+    "stat": "Stat",
+    "table": "Table",
+    "text": "Text",
+    "state-timeline": "StateTimeline",
+    "timeseries": "TimeSeries",
+}
 OF_ANNOTATIONS = ("expr", "target", "titleFormat", "textFormat", "tagKeys", "useValueForTime")
 """Fields that belong to the data source, which the types of a dashboard leave open."""
 FAULTS = {
@@ -67,10 +76,23 @@ def wrong(compiler: Path) -> frozenset[str]:
     for name, text in files.items():
         (compiler / name).write_text(text)
     done = subprocess.run(
-        [compiler / "node_modules/.bin/tsc", "--noEmit", "--strict", "--skipLibCheck",
-         "--module", "esnext", "--moduleResolution", "bundler", *files],
-        cwd=compiler, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [
+            compiler / "node_modules/.bin/tsc",
+            "--noEmit",
+            "--strict",
+            "--skipLibCheck",
+            "--module",
+            "esnext",
+            "--moduleResolution",
+            "bundler",
+            *files,
+        ],
+        cwd=compiler,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     found = done.stdout.splitlines()
     assert found, f"it does not even find the faults: {done.stderr}"
     return frozenset(line for line in found if not line.startswith(" "))

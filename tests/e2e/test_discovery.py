@@ -26,10 +26,13 @@ def stateful_set(name: str, replicas: int) -> Any:
     labels = {"app": "vllm", "set": name}
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     container = {
-        "name": "vllm", "image": "vllm", "args": ARGS, "env": [address],
+        "name": "vllm",
+        "image": "vllm",
+        "args": ARGS,
+        "env": [address],
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
-    }  # fmt: skip
+    }
     return StatefulSet.from_dict(
         {
             "metadata": {"name": name},
@@ -83,8 +86,10 @@ class Serving:
     def run(self, name: str, replicas: int) -> None:
         self.client.apply(
             stateful_set(name, replicas),
-            namespace=self.namespace, field_manager="test", force=True,
-        )  # fmt: skip
+            namespace=self.namespace,
+            field_manager="test",
+            force=True,
+        )
 
     def pod(self, name: str) -> Any:
         """A pod that runs, when it is ready."""
@@ -142,9 +147,14 @@ def test_pods_join_and_leave_as_their_workload_is_scaled(serving: Serving) -> No
     targets = serving.wait_for("chat-0", "chat-1")
     labels = targets["chat-1"]["labels"]
     assert labels == {
-        "app": "vllm", "set": "chat", "namespace": serving.namespace, "pod": "chat-1",
-        "container": "vllm", "node": "lab", "site": "lab",
-    }  # fmt: skip
+        "app": "vllm",
+        "set": "chat",
+        "namespace": serving.namespace,
+        "pod": "chat-1",
+        "container": "vllm",
+        "node": "lab",
+        "site": "lab",
+    }
     assert targets["chat-1"]["group"] == "tiny"
     assert 'label_pod="chat-1"' in serving.daemon.metrics()
     serving.run("chat", 3)

@@ -79,8 +79,9 @@ def test_it_finds_what_a_bench_in_turns_finds(
             assert done.returncode == 0, done.stderr
             eventually(
                 lambda: ask(switched.server, "GET")[1]["draft_tokens"] is None,
-                what="vLLM is back at its launch", within=30,
-            )  # fmt: skip
+                what="vLLM is back at its launch",
+                within=30,
+            )
         traffic.check()
         daemon.stop()
         log_speedup, half = bench(other, switched.server)

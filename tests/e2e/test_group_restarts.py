@@ -60,10 +60,13 @@ DAEMONS = ("amber", "birch", "cedar")
 MOST_ACTIONS, COOLDOWN = 8, 10.0
 POSTGRES = "postgres"
 SECONDS_AWAY = {
-    "kill": (0.0, 0.0, 1.0, 2.0, 35.0), "stop": (1.0, 3.0, 7.0, 12.0, 35.0),
-    "cut": (2.0, 4.0, 7.0, 12.0, 35.0), "hold": (1.0, 3.0, 7.0, 12.0, 35.0),
-    "crash": (0.0, 1.0, 8.0), "end": (0.0, 1.0, 8.0),
-}  # fmt: skip
+    "kill": (0.0, 0.0, 1.0, 2.0, 35.0),
+    "stop": (1.0, 3.0, 7.0, 12.0, 35.0),
+    "cut": (2.0, 4.0, 7.0, 12.0, 35.0),
+    "hold": (1.0, 3.0, 7.0, 12.0, 35.0),
+    "crash": (0.0, 1.0, 8.0),
+    "end": (0.0, 1.0, 8.0),
+}
 """By fault: how long it may last. The lease of a guard lasts 30 s, that of a daemon 8 s."""
 OF_A_DAEMON, WEIGHTS = ("kill", "stop", "cut", "hold"), (4, 2, 2, 2)
 OF_POSTGRES = {"crash": SIGQUIT, "end": SIGINT}
@@ -144,15 +147,24 @@ class Story:
 
     def _configuration(self, database: str) -> dict[str, object]:
         low = {
-            "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-            "clear_for": "1m", "min_drafts": 20, "action": "disable",
-        }  # fmt: skip
+            "name": "low",
+            "metric": "acceptance_ratio",
+            "below": 0.3,
+            "window": "1m",
+            "for": "0s",
+            "clear_for": "1m",
+            "min_drafts": 20,
+            "action": "disable",
+        }
         return {
             "daemon": "d",
             "database": database,
             "targets": [
                 {
-                    "name": name, "url": self.replicas[name].url, "interval": "1s", "group": group,
+                    "name": name,
+                    "url": self.replicas[name].url,
+                    "interval": "1s",
+                    "group": group,
                     "service": self.replicas[name].service(),
                 }
                 for group, names in GROUPS.items()
@@ -160,15 +172,21 @@ class Story:
             ],
             "rules": {"use_defaults": False, "extra": [low]},
             "guard": {
-                "mode": "act", "cooldown": f"{COOLDOWN:g}s", "max_actions_per_day": MOST_ACTIONS,
-                "max_unavailable": self.most, "drain_timeout": "20s", "start_timeout": "3m",
-                "verify": "10s", "respect": "0s",
+                "mode": "act",
+                "cooldown": f"{COOLDOWN:g}s",
+                "max_actions_per_day": MOST_ACTIONS,
+                "max_unavailable": self.most,
+                "drain_timeout": "20s",
+                "start_timeout": "3m",
+                "verify": "10s",
+                "respect": "0s",
                 "rearm": {"after": "1m", "most": "2m", "trial": "2m"},
                 "hooks": {
-                    "before": self._balancer.hook("drain"), "after": self._balancer.hook("ready"),
+                    "before": self._balancer.hook("drain"),
+                    "after": self._balancer.hook("ready"),
                 },
             },
-        }  # fmt: skip
+        }
 
     def happen(self, seconds: float) -> None:
         """Faults for so long, then calm, then what must hold."""
@@ -280,9 +298,13 @@ class Story:
             if self._connection is None:
                 url = sa.make_url(self.database)
                 self._connection = psycopg.connect(
-                    host=str(_socket(url).parent), user="specwatch", dbname="postgres",
-                    options=str(url.query["options"]), autocommit=True, connect_timeout=3,
-                )  # fmt: skip
+                    host=str(_socket(url).parent),
+                    user="specwatch",
+                    dbname="postgres",
+                    options=str(url.query["options"]),
+                    autocommit=True,
+                    connect_timeout=3,
+                )
             holders = self._connection.execute(_HOLDER).fetchall()
             steps = self._connection.execute(_STEPS).fetchall()
         except psycopg.OperationalError:
@@ -387,9 +409,11 @@ class Story:
         eventually(paused, what="the database answers", within=300.0)
         eventually(
             lambda: [*self._look()] == [] and all(calm(one) for one in self.states().values()),
-            what=f"story {self.seed}: all guards are calm", within=300.0, every=0.5,
+            what=f"story {self.seed}: all guards are calm",
+            within=300.0,
+            every=0.5,
             evidence=lambda: "\n".join(str(one) for one in self.states().values() if not calm(one)),
-        )  # fmt: skip
+        )
 
     # What must hold
 
@@ -442,9 +466,10 @@ class Story:
             self.facts["restarts that cut off a request"] += sum(run[-1] == "busy" for run in runs)
             steps = self._book.history(target=name)
             claims = [
-                step for step in reversed(steps)
+                step
+                for step in reversed(steps)
                 if step.phase != step.phase_before and step.phase in ("restarting", "rolling_back")
-            ]  # fmt: skip
+            ]
             killed = sum("has ended, and did not restart" in step.reason for step in steps)
             if not len(claims) <= len(runs) <= len(claims) + killed:
                 told = [f"{step.at:.1f} {step.phase} {step.incident}" for step in claims]
@@ -464,10 +489,13 @@ class Story:
         # What the last one could not write any more is counted from its cursor by the next.
         running[0].start()
         running[0].wait(
-            lambda status: sum(one["last_success"] is not None for one in status["targets"])
-            == len(self.replicas),
-            what="one goes on alone", within=300.0,
-        )  # fmt: skip
+            lambda status: (
+                sum(one["last_success"] is not None for one in status["targets"])
+                == len(self.replicas)
+            ),
+            what="one goes on alone",
+            within=300.0,
+        )
         running[0].stop()
         ended = time.time()
         windows = running[0].windows()
@@ -496,7 +524,7 @@ class Story:
         hit = (
             point.who == whose and point.began < until and point.ends > since
             for point in self.points
-        )  # fmt: skip
+        )
         return moved or any(hit)
 
 

@@ -66,7 +66,7 @@ def story(
         for server in servers.values():
             eventually(
                 server.is_healthy, what=f"{server.unit} is healthy", within=START_WITHIN, every=0.5
-            )  # fmt: skip
+            )
         all_of_them = list(servers.values())
         service = GuardService(systemd_machine, all_of_them, alertmanager.url, balancer)
         service.start()
@@ -123,9 +123,12 @@ def life_of(story: Story, name: str) -> ProcessState:
     numbers = story.alerts()[SWITCHED_OFF, name]["annotations"]["description"]
     eventually(lambda: clients.answered > before + 10, what="requests are answered", within=120)
     eventually(
-        lambda: tried(story, name), what=f"{name} is tried", within=BREACH_WITHIN, every=0.2,
+        lambda: tried(story, name),
+        what=f"{name} is tried",
+        within=BREACH_WITHIN,
+        every=0.2,
         evidence=lambda: story.service.state(name),
-    )  # fmt: skip
+    )
     spoke.append(server.speculates())
     end = "observing" if name == KEPT else "disabled"
     after = story.service.wait_for(name, end, within=BREACH_WITHIN)
@@ -187,9 +190,17 @@ def test_the_history_tells_each_step_and_how_long_it_took(
     phases = [step["phase"] for step in steps if step["phase"] != step["phase_before"]]
     assert set(phases[: phases.index("confirmed")]) <= {"suspect", "observing"}
     assert phases[phases.index("confirmed") :] == [
-        "confirmed", "draining", "restarting", "verifying", "disabled",
-        "draining", "restarting", "verifying", "trial", "observing",
-    ]  # fmt: skip
+        "confirmed",
+        "draining",
+        "restarting",
+        "verifying",
+        "disabled",
+        "draining",
+        "restarting",
+        "verifying",
+        "trial",
+        "observing",
+    ]
     at = {step["phase"]: step["at"] for step in reversed(steps)}
     print(f"confirmed to restart: {at['restarting'] - at['confirmed']:.1f} s")
 

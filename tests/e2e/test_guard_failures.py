@@ -91,8 +91,9 @@ def service(systemd_machine: SystemdMachine) -> Iterator[GuardService]:
             service.wait_for(server.name, "observing", within=180)
         eventually(
             lambda: all(service.state(server.name).get("goal") == "on" for server in servers),
-            what="all are seen to speculate", within=180,
-        )  # fmt: skip
+            what="all are seen to speculate",
+            within=180,
+        )
         systemd_machine.run("systemctl", "kill", "--signal=STOP", "stopped.service")
         for server in servers:
             service.guard("disable", server.name, "--no-wait", "--by", "ann")
@@ -112,8 +113,9 @@ def test_a_failed_restart_is_undone_and_held(service: GuardService, name: str) -
     server = next(each for each in service.servers if each.name == name)
     eventually(
         lambda: server.is_healthy() and server.speculates(),
-        what="vLLM serves as before", within=180,
-    )  # fmt: skip
+        what="vLLM serves as before",
+        within=180,
+    )
     if name != "loop":
         assert server.starts() == 3
 

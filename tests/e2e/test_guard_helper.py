@@ -282,11 +282,16 @@ for text in json.loads(sys.argv[2]):
 print(json.dumps(found))
 """
 HOSTILE = [
-    "", "\x00\xff\xfe\n", "A" * 100_000, '{"do": "status"', '{"do": ' + "[" * 900 + "\n",
-    '{"do": "status"}\n{"do": "status"}\n', '{"do": "status", "unit": "ssh.service"}\n',
+    "",
+    "\x00\xff\xfe\n",
+    "A" * 100_000,
+    '{"do": "status"',
+    '{"do": ' + "[" * 900 + "\n",
+    '{"do": "status"}\n{"do": "status"}\n',
+    '{"do": "status", "unit": "ssh.service"}\n',
     '{"do": "disable", "incident": "a\\nExecStart=/bin/sh"}\n',
     '{"do": "disable", "incident": "a", "drop_in": "[Service]"}\n',
-]  # fmt: skip
+]
 """One of each kind: tests/actuators/test_helper_server.py has more invalid requests."""
 
 
@@ -313,7 +318,7 @@ def test_many_silent_connections_do_not_lock_others_out(lab: GuardLab) -> None:
     )
     lab.machine.run(
         "systemd-run", "--unit=lab-hold", *lab.python_command(script, SOCKET_FILE, who=MEMBER)
-    )  # fmt: skip
+    )
     eventually(lambda: "held" in lab.machine.journal("lab-hold"), what="held", within=120)
     assert lab.call("status")["mode"] == "on"
     lab.machine.run("systemctl", "stop", "lab-hold")

@@ -118,9 +118,12 @@ class KillLab:
         self._book = GuardBook(self._store)
         self._daemons: list[DaemonProcess] = []
         switch = _SWITCH.format(
-            folder=shlex.quote(str(folder)), speculating=shlex.quote(_SPECULATING),
-            checkout=CHECKOUT, python=sys.executable, port=port,
-        )  # fmt: skip
+            folder=shlex.quote(str(folder)),
+            speculating=shlex.quote(_SPECULATING),
+            checkout=CHECKOUT,
+            python=sys.executable,
+            port=port,
+        )
         (folder / "switch").write_text(switch)
         (folder / "switch").chmod(0o755)
         (folder / "inject").mkdir()
@@ -136,26 +139,33 @@ class KillLab:
         ``rest_at`` for :meth:`go`."""
         switch = str(self.folder / "switch")
         service = {
-            "kind": "command", "disable": [switch, "off"], "enable": [switch, "on"],
-            "status": [switch, "status"], "timeout": f"{_COMMAND_SECONDS}s",
-        }  # fmt: skip
+            "kind": "command",
+            "disable": [switch, "off"],
+            "enable": [switch, "on"],
+            "status": [switch, "status"],
+            "timeout": f"{_COMMAND_SECONDS}s",
+        }
         config = {
             "daemon": name,
             "targets": [
                 {
-                    "name": NAME, "url": self.url, "interval": "1s",
+                    "name": NAME,
+                    "url": self.url,
+                    "interval": "1s",
                     "service": service,
                 }
             ],
             "guard": {"drain_timeout": "0s", "verify": "10s"},
-        }  # fmt: skip
+        }
         folder = self.folder / f"{name}-{len(self._daemons)}"
         made = DaemonProcess.configured(folder, self.database, config)
         made.environment = {
             "PYTHONPATH": f"{self.folder / 'inject'}:{CHECKOUT}",
-            "POINTS_FOLDER": str(self.folder), "POINTS_END": end_at, "POINTS_STOP": stop_at,
+            "POINTS_FOLDER": str(self.folder),
+            "POINTS_END": end_at,
+            "POINTS_STOP": stop_at,
             "POINTS_REST": rest_at,
-        }  # fmt: skip
+        }
         self._daemons.append(made)
         made.start()
         return made
@@ -173,9 +183,11 @@ class KillLab:
 
         eventually(seen, what="there is a guard", within=_WITHIN)
         self._book.change(
-            NAME, lambda state: state_machine.order(state, goal, by="ann", now=time.time()),
-            time.time(), by="test",
-        )  # fmt: skip
+            NAME,
+            lambda state: state_machine.order(state, goal, by="ann", now=time.time()),
+            time.time(),
+            by="test",
+        )
 
     def expire(self) -> None:
         """End the lease of who was killed, for which another would wait."""
@@ -261,8 +273,10 @@ def test_killed_anywhere_the_order_is_carried_out_with_one_restart(lab: Lab) -> 
     """After each step is stored, and around the command; all at once, and one that is not."""
     points = [
         *(f"after storing {phase}" for phase in PHASES),
-        "before the command", INSIDE, "after the command",
-    ]  # fmt: skip
+        "before the command",
+        INSIDE,
+        "after the command",
+    ]
     labs = {point: lab(point.replace(" ", "-")) for point in points}
     killed = {point: each.daemon(end_at=point) for point, each in labs.items()}
     whole = lab("whole")
@@ -364,8 +378,9 @@ def test_without_its_database_a_daemon_only_finishes_what_it_has_claimed(
         claimed = labs["claimed"]
         eventually(
             lambda: claimed.is_healthy() and not claimed.speculates(),
-            what="what was claimed is done", within=300,
-        )  # fmt: skip
+            what="what was claimed is done",
+            within=300,
+        )
         assert claimed.runs() == ONCE
         assert labs["unclaimed"].runs() == []
         assert labs["unclaimed"].speculates()

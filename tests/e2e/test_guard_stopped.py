@@ -47,9 +47,11 @@ def test_a_switch_gets_each_order_once(postgres: PostgresServer, tmp_path: Path)
             folder = tmp_path / f"{kind}-{how.name}-{point}"
             server = stack.enter_context(SwitchedServer(tmp_path / f"{folder.name}-switch"))
             target = {
-                "name": "chat", "url": server.url, "interval": "1s",
+                "name": "chat",
+                "url": server.url,
+                "interval": "1s",
                 "switch": {"directory": str(server.directory)},
-            }  # fmt: skip
+            }
             case = Interrupted(
                 folder,
                 postgres.new_url() if kind == "postgres" else f"sqlite:///{folder}.db",
@@ -93,9 +95,11 @@ def test_a_unit_is_restarted_once_for_each_order(
         for server, (kind, how, point) in zip(servers, CASES, strict=True):
             folder = tmp_path / f"shared/{kind}-{how.name}-{point}"
             target = {
-                "name": "chat", "url": server.url, "interval": "1s",
+                "name": "chat",
+                "url": server.url,
+                "interval": "1s",
                 "service": {"kind": "systemd", "unit": server.unit},
-            }  # fmt: skip
+            }
             case = Interrupted(
                 folder,
                 postgres.new_url() if kind == "postgres" else f"sqlite:///{folder}.db",

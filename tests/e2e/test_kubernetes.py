@@ -141,9 +141,13 @@ def test_rollout_that_can_never_end_is_seen_in_advance(
 ) -> None:
     """Without the right to see nodes it is only noted, and put back after its deadline."""
     tight = Pods(
-        kubernetes_cluster, "deployment/tight", replicas=1, strategy=ROLLING,
-        pod={"affinity": APART}, progressDeadlineSeconds=6,
-    )  # fmt: skip
+        kubernetes_cluster,
+        "deployment/tight",
+        replicas=1,
+        strategy=ROLLING,
+        pod={"affinity": APART},
+        progressDeadlineSeconds=6,
+    )
     with tight as pods:
         with pods.actuator() as actuator:
             assert "can never roll" in str(failure(actuator.plan))
@@ -179,12 +183,10 @@ def allow(cluster: KubernetesCluster, account: str, verbs: list[str]) -> None:
         {
             "kind": "RoleBinding",
             "metadata": {"name": account},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account
-            },
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "default"}],
         },
-    ]  # fmt: skip
+    ]
     version = {"apiVersion": "rbac.authorization.k8s.io/v1"}
     apply(cluster, yaml.safe_dump_all({**version, **one} for one in documents))
 
@@ -219,8 +221,11 @@ def test_too_few_rights_are_named(kubernetes_cluster: KubernetesCluster) -> None
 
 
 def test_role_of_the_manual_is_enough(kubernetes_cluster: KubernetesCluster) -> None:
-    (text,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: ServiceAccount.*?)```",
-                         (CHECKOUT / "docs/guard.md").read_text(), re.DOTALL)  # fmt: skip
+    (text,) = re.findall(
+        r"```yaml\n(apiVersion: v1\nkind: ServiceAccount.*?)```",
+        (CHECKOUT / "docs/guard.md").read_text(),
+        re.DOTALL,
+    )
     apply(kubernetes_cluster, text.replace("namespace: serving", "namespace: default"))
     with Pods(kubernetes_cluster, "statefulset/vllm", image="vllm-fragile", replicas=1) as pods:
         kubeconfig = kubernetes_cluster.kubeconfig_of("specwatch")
@@ -280,9 +285,11 @@ class GuardedDaemon:
     def __init__(self, pods: Pods, url: str, cluster: KubernetesCluster, folder: Path) -> None:
         self.database = f"sqlite:///{folder}/specwatch.db"
         service = {
-            "kind": "kubernetes", "workload": pods.workload, "timeout": "20s",
+            "kind": "kubernetes",
+            "workload": pods.workload,
+            "timeout": "20s",
             "kubeconfig": str(cluster.kubeconfig),
-        }  # fmt: skip
+        }
         config = {
             "database": self.database,
             "targets": [{"name": "chat", "url": url, "interval": "1s", "service": service}],
@@ -303,8 +310,10 @@ class GuardedDaemon:
     def wait_for(self, phase: str) -> dict[str, Any]:
         eventually(
             lambda: self.state().get("phase") == phase,
-            what=phase, within=120, evidence=lambda: (self.state(), self.daemon.log_text()[-4000:]),
-        )  # fmt: skip
+            what=phase,
+            within=120,
+            evidence=lambda: (self.state(), self.daemon.log_text()[-4000:]),
+        )
         return self.state()
 
 
@@ -316,9 +325,14 @@ def guarded(
     port = str(free_port())
     args = ["tiny", "--host", "0.0.0.0", "--port", port, *SPECULATION]
     one = Pods(
-        cluster, "deployment/served", image=image, replicas=1, args=args,
-        strategy={"type": "Recreate"}, progressDeadlineSeconds=6,
-    )  # fmt: skip
+        cluster,
+        "deployment/served",
+        image=image,
+        replicas=1,
+        args=args,
+        strategy={"type": "Recreate"},
+        progressDeadlineSeconds=6,
+    )
     probe = {"httpGet": {"path": "/health", "port": int(port)}}
     one.container["readinessProbe"] = probe
     with one as pods:
@@ -436,9 +450,14 @@ def test_switch_at_run_time_reaches_one_pod_without_a_rollout(
             calm = dict.fromkeys(urls, "observing")
             eventually(lambda: phases() == calm, what="all are watched", within=60)
             done = specwatch(
-                "guard", "disable", "switched-1", "--by", "ann",
-                "--config", str(tmp_path / "specwatch.yml"),
-            )  # fmt: skip
+                "guard",
+                "disable",
+                "switched-1",
+                "--by",
+                "ann",
+                "--config",
+                str(tmp_path / "specwatch.yml"),
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             assert phases() == {**calm, "switched-1": "disabled"}
         assert pods.object()["metadata"]["generation"] == before

@@ -421,9 +421,10 @@ def installed(
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
         pods["containers"][0]["env"].append(address)
         here = {
-            "listen": "${POD_IP}:9469", "database": postgres.new_url(),
+            "listen": "${POD_IP}:9469",
+            "database": postgres.new_url(),
             "targets": [{"name": name, "url": one.url} for name, one in servers.items()],
-        }  # fmt: skip
+        }
         own = tmp_path / "mounted.yml"
         own.write_text(yaml.safe_dump({**yaml.safe_load(shipped["specwatch.yml"]), **here}))
         images = kubernetes_cluster.state / "images.json"
@@ -443,8 +444,11 @@ def test_of_two_replicas_one_watches_and_the_other_takes_over(installed: Install
     kill_specwatch_at(watched)
     eventually(
         lambda: installed.watching().get(other) == installed.targets,
-        what="the other one watches", within=60, every=0.5, evidence=installed.watching,
-    )  # fmt: skip
+        what="the other one watches",
+        within=60,
+        every=0.5,
+        evidence=installed.watching,
+    )
     assert installed.one_watches() == other, "the killed one stands by when it is back"
 
 

@@ -128,14 +128,18 @@ class Controller:
             for each in ("Available", "Progressing", "UpdateInProgress")
         ]
         status = {
-            "observedGeneration": generation, "replicas": state.get("replicas", 0),
-            "readyReplicas": ready, "updatedReplicas": updated, "conditions": conditions,
-        }  # fmt: skip
+            "observedGeneration": generation,
+            "replicas": state.get("replicas", 0),
+            "readyReplicas": ready,
+            "updatedReplicas": updated,
+            "conditions": conditions,
+        }
         if found.get("status") != status:
             client.replace(
                 LeaderWorkerSet.Status(metadata=found["metadata"], status=status),
-                self._groups.name, namespace="default",
-            )  # fmt: skip
+                self._groups.name,
+                namespace="default",
+            )
 
     @staticmethod
     def _under_way(updated: int, replicas: int) -> tuple[str, ...]:
@@ -155,8 +159,9 @@ class Groups(Pods):
         worker = {"spec": {"containers": [{"name": "worker", "image": "ray:1", "args": ["start"]}]}}
         del self._manifest["spec"]["selector"]
         self._manifest["spec"]["leaderWorkerTemplate"] = {
-            "leaderTemplate": leader, "workerTemplate": worker
-        }  # fmt: skip
+            "leaderTemplate": leader,
+            "workerTemplate": worker,
+        }
         self._controller = Controller(self)
 
     def __enter__(self) -> Groups:

@@ -119,9 +119,18 @@ def test_forced_acceptance_is_what_is_reported(servers: dict[str, LlamaServer]) 
     """At any temperature, and at each position."""
     server = servers["forced"]
     ran = specwatch(
-        "probe", "--target", server.url, "--temperatures", "0,1.2", "--requests", "8",
-        "--max-tokens", "100", "--dry-run", "--json",
-    )  # fmt: skip
+        "probe",
+        "--target",
+        server.url,
+        "--temperatures",
+        "0,1.2",
+        "--requests",
+        "8",
+        "--max-tokens",
+        "100",
+        "--dry-run",
+        "--json",
+    )
     assert ran.returncode == 0, ran.stderr
     truth = sum(RATES) / K
     for temperature in json.loads(ran.stdout)["temperatures"]:
@@ -168,10 +177,25 @@ def test_the_proxy_counts_what_the_server_counted(
 
 def test_calibrate_times_tokens_as_clients_do(servers: dict[str, LlamaServer]) -> None:
     ran = specwatch(
-        "calibrate", "--off", servers["plain"].url, "--on", servers["drafted"].url, "--json",
-        "--dry-run", "--concurrency", "1,2", "--duration", "6s", "--warm-up", "500ms",
-        "--max-tokens", "32", "--temperature", "0,1.2", "--unsteady",
-    )  # fmt: skip
+        "calibrate",
+        "--off",
+        servers["plain"].url,
+        "--on",
+        servers["drafted"].url,
+        "--json",
+        "--dry-run",
+        "--concurrency",
+        "1,2",
+        "--duration",
+        "6s",
+        "--warm-up",
+        "500ms",
+        "--max-tokens",
+        "32",
+        "--temperature",
+        "0,1.2",
+        "--unsteady",
+    )
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout)
     assert report["engine_version"].startswith(f"b{llama_server.VERSION.partition('.')[0]}")
@@ -185,10 +209,24 @@ def test_calibrate_times_tokens_as_clients_do(servers: dict[str, LlamaServer]) -
 
 def test_bench_compares_both(servers: dict[str, LlamaServer]) -> None:
     ran = specwatch(
-        "bench", "--target", servers["drafted"].url, "--baseline", servers["plain"].url, "--json",
-        "--dry-run", "--concurrency", "2", "--duration", "6s", "--warm-up", "500ms",
-        "--max-tokens", "32", "--temperature", "0",
-    )  # fmt: skip
+        "bench",
+        "--target",
+        servers["drafted"].url,
+        "--baseline",
+        servers["plain"].url,
+        "--json",
+        "--dry-run",
+        "--concurrency",
+        "2",
+        "--duration",
+        "6s",
+        "--warm-up",
+        "500ms",
+        "--max-tokens",
+        "32",
+        "--temperature",
+        "0",
+    )
     assert ran.returncode in (0, 1), ran.stderr
     found = json.loads(ran.stdout)
     (level,) = found["levels"]
@@ -322,26 +360,41 @@ def test_a_guarded_server_and_one_that_is_watched(
     )
     watched = servers["drafted"]
     low = {
-        "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-        "clear_for": "1m", "min_drafts": 20, "action": "disable", "scope": {"target": "guarded"},
-    }  # fmt: skip
+        "name": "low",
+        "metric": "acceptance_ratio",
+        "below": 0.3,
+        "window": "1m",
+        "for": "0s",
+        "clear_for": "1m",
+        "min_drafts": 20,
+        "action": "disable",
+        "scope": {"target": "guarded"},
+    }
     config = {
         "targets": [
             {
-                "name": "guarded", "url": owned.url, "interval": "1s",
+                "name": "guarded",
+                "url": owned.url,
+                "interval": "1s",
                 "service": {
-                    "kind": "command", "disable": [str(owned.script), "off"],
-                    "enable": [str(owned.script), "on"], "status": [str(owned.script), "status"],
+                    "kind": "command",
+                    "disable": [str(owned.script), "off"],
+                    "enable": [str(owned.script), "on"],
+                    "status": [str(owned.script), "status"],
                 },
             },
             {"name": "watched", "url": watched.url, "interval": "1s"},
         ],
         "rules": {"use_defaults": False, "extra": [low]},
         "guard": {
-            "mode": "act", "cooldown": "0s", "verify": "10s", "drain_timeout": "5s",
-            "max_actions_per_day": 9, "rearm": {"after": "1h", "trial": "2m"},
+            "mode": "act",
+            "cooldown": "0s",
+            "verify": "10s",
+            "drain_timeout": "5s",
+            "max_actions_per_day": 9,
+            "rearm": {"after": "1h", "trial": "2m"},
         },
-    }  # fmt: skip
+    }
     database = f"sqlite:///{tmp_path}/specwatch.db"
 
     def reached(daemon: DaemonProcess, phase: str) -> dict[str, Any]:
@@ -371,8 +424,11 @@ def test_a_guarded_server_and_one_that_is_watched(
             eventually(lambda: clients.answered > answered, what="it answers", within=120)
             done = specwatch("guard", "enable", "guarded", "--database", database, "--by", "e")
             assert done.returncode == 0, done.stderr
-            eventually(lambda: owned.pid != pid and owned.healthy() and speculates(owned.url),
-                       what="it speculates again", within=120)  # fmt: skip
+            eventually(
+                lambda: owned.pid != pid and owned.healthy() and speculates(owned.url),
+                what="it speculates again",
+                within=120,
+            )
         daemon.wait_written(time.time())
         daemon.stop()
         windows = daemon.windows()

@@ -103,8 +103,9 @@ def test_servers_behind_one_address_are_recognised_and_not_added_up(
         with in_turn([one, two]) as url, daemon_on(tmp_path, url) as daemon:
             eventually(
                 lambda: "several" in {problem["kind"] for problem in daemon.status()["problems"]},
-                what="it is seen that several servers answer", within=WITHIN,
-            )  # fmt: skip
+                what="it is seen that several servers answer",
+                within=WITHIN,
+            )
             send_all(one.url, requests_at([0.0], 4, max_tokens=40))
             daemon.wait_scraped(daemon.status()["now"])
             daemon.stop()

@@ -30,9 +30,10 @@ COUNTED = ("drafts", "draft_tokens", "accepted_tokens", "generation_tokens")
 def bare_server(start_vllm: StartVllm, tiny_models: Path) -> Iterator[VllmServer]:
     """Speculates with the good draft, and its answers carry no record."""
     speculation = {
-        "num_speculative_tokens": K, "method": "draft_model",
+        "num_speculative_tokens": K,
+        "method": "draft_model",
         "model": str(tiny_models / "draft-good"),
-    }  # fmt: skip
+    }
     with start_vllm("--speculative-config", json.dumps(speculation)) as server:
         yield server
 
@@ -152,9 +153,21 @@ def test_answers_with_speculation_are_those_without(
     """At temperature 0, where a draft may only change how fast they come."""
     done = CliRunner().invoke(
         group,
-        ["probe", "--json", "--target", good_server.url, "--compare", plain_server.url,
-         "--requests", "12", "--max-tokens", "32", "--concurrency", "4"],
-    )  # fmt: skip
+        [
+            "probe",
+            "--json",
+            "--target",
+            good_server.url,
+            "--compare",
+            plain_server.url,
+            "--requests",
+            "12",
+            "--max-tokens",
+            "32",
+            "--concurrency",
+            "4",
+        ],
+    )
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["compared"], found["outcome"]) == (12, "no_more")

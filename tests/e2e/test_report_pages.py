@@ -27,9 +27,11 @@ from tests.e2e.waiting import eventually
 from tests.report import sample
 
 SAMPLES: dict[str, Callable[[], Report]] = {
-    "full": sample.full, "empty": sample.empty, "partial": sample.partial,
+    "full": sample.full,
+    "empty": sample.empty,
+    "partial": sample.partial,
     "hostile": sample.hostile,
-}  # fmt: skip
+}
 AXE_VERSION = "4.14.1"
 STATUS = "status"
 MIDDLING = 768
@@ -56,9 +58,16 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """One that watches a simulated vLLM with traffic at several temperatures."""
     folder = tmp_path_factory.mktemp("daemon")
-    flags = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}',
-             "--middleware", "specwatch_tap.Tap", "--per-request-spec-decode-metrics", "summary",
-             "--simulated-rate", "4"]  # fmt: skip
+    flags = [
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 4}',
+        "--middleware",
+        "specwatch_tap.Tap",
+        "--per-request-spec-decode-metrics",
+        "summary",
+        "--simulated-rate",
+        "4",
+    ]
     with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
         vllm.wait_ready()
         config = {"targets": [{"name": "chat", "url": vllm.url, "interval": "1s"}]}

@@ -89,9 +89,10 @@ def test_the_report_is_delivered_after_the_mail_server_failed(
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", TIMER)
     eventually(
-        lambda: "NOT DELIVERED after" in machine.journal(UNIT), what="it says that it failed",
+        lambda: "NOT DELIVERED after" in machine.journal(UNIT),
+        what="it says that it failed",
         within=200,
-    )  # fmt: skip
+    )
     box.refused = {}
     eventually(lambda: len(box.sent) == 1, what="the report arrives", within=60)
     eventually(

@@ -159,9 +159,12 @@ class World:
             return watching[0] if len(watching) == 1 and all(one == [] for one in others) else None
 
         self.course.watched_by[event] = eventually(
-            watching, what=f"{event}: one of {names} watches", within=90.0, every=0.1,
+            watching,
+            what=f"{event}: one of {names} watches",
+            within=90.0,
+            every=0.1,
             evidence=lambda: {name: self._names(self.daemons[name]) for name in names},
-        )  # fmt: skip
+        )
         self.course.seconds[event] = time.monotonic() - began
 
     def _divided(self, *daemons: DaemonProcess) -> None:

@@ -167,9 +167,11 @@ class _Maker:
             name = chance.choice(list(OWN)[:-1])
             key = self._spelt(name, OWN[name])[2:]
             content[key] = {
-                "--spec-method": "ngram", "--spec-model": "draft", "--spec-tokens": 3,
+                "--spec-method": "ngram",
+                "--spec-model": "draft",
+                "--spec-tokens": 3,
                 "--per-request-spec-decode-metrics": "summary",
-            }.get(name, chance.choice((DRAFTS[0], json.loads(DRAFTS[1]))))  # fmt: skip
+            }.get(name, chance.choice((DRAFTS[0], json.loads(DRAFTS[1]))))
         if chance.random() < 0.2:
             content["speculative_config.method"] = "eagle"
         if with_model:

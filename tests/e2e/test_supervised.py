@@ -48,9 +48,11 @@ class Served:
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {**ENVIRONMENT, "VLLM_WORKER_MULTIPROC_METHOD": processes}
         self.command = [
-            "env", *(f"{name}={value}" for name, value in environment.items()),
-            *serve_command(vllm, models, self.port), *speculation_flags(models, "ngram", 4),
-        ]  # fmt: skip
+            "env",
+            *(f"{name}={value}" for name, value in environment.items()),
+            *serve_command(vllm, models, self.port),
+            *speculation_flags(models, "ngram", 4),
+        ]
 
     def healthy(self) -> bool:
         """Whether ``GET /health`` answers 200."""
@@ -138,8 +140,9 @@ def test_a_restart_without_speculation_during_a_start(served: Served) -> None:
 
 
 def test_a_second_signal_does_not_wait_for_a_stubborn_family(run: Run, tmp_path: Path) -> None:
-    process = run("--target", "http://127.0.0.1:1", "--stop-timeout", "1h",
-                  command=family(tmp_path))  # fmt: skip
+    process = run(
+        "--target", "http://127.0.0.1:1", "--stop-timeout", "1h", command=family(tmp_path)
+    )
     pids = [*born(tmp_path), *below(process)]
     eventually(lambda: '"event": "started"' in process.log_text(), what="it watches", within=180)
     process.signal(signal.SIGINT)

@@ -103,16 +103,24 @@ def test_the_command_gives_an_order_and_the_daemon_shows_it(good: Switched, tmp_
         assert shown["targets"][0]["switch"] == expected
         status = specwatch("status", "--url", daemon.url)
         assert "standby: the switch is at 0 draft tokens" in status.stdout
-        done = specwatch("switch", "--url", server.url, "--directory", str(good.directory),
-                         "--launch", "--json")  # fmt: skip
+        done = specwatch(
+            "switch", "--url", server.url, "--directory", str(good.directory), "--launch", "--json"
+        )
         assert json.loads(done.stdout)["followed"] is True
     traffic.check()
 
 
 def test_a_schedule_is_followed_by_the_number_of_requests(good: Switched) -> None:
     server = good.server
-    done = specwatch("switch", "--url", server.url, "--directory", str(good.directory),
-                     "--schedule", "[[1,1,4],[2,256,1]]")  # fmt: skip
+    done = specwatch(
+        "switch",
+        "--url",
+        server.url,
+        "--directory",
+        str(good.directory),
+        "--schedule",
+        "[[1,1,4],[2,256,1]]",
+    )
     assert done.returncode == 0, done.stderr
     assert gauge(server, "specwatch_switch_schedule") > 0
     for clients, k in ((1, 4), (3, 1), (1, 4)):
@@ -142,8 +150,15 @@ def test_under_data_parallelism_vllm_has_no_schedule(start_switched: StartSwitch
         body = json.dumps({"server": state["server"], "number": 1, "draft_tokens": 0, "lease": 9})
         status, answer = ask(server, "PUT", body.encode())
         assert (status, answer["error"]) == (409, state["unavailable"])
-        done = specwatch("switch", "--url", server.url, "--token-file",
-                         str(Path(server.log).parent / "none"), "--k", "0")  # fmt: skip
+        done = specwatch(
+            "switch",
+            "--url",
+            server.url,
+            "--token-file",
+            str(Path(server.log).parent / "none"),
+            "--k",
+            "0",
+        )
         assert done.returncode != 0
 
 
@@ -190,9 +205,14 @@ def test_nothing_switches_without_the_token(good: Switched) -> None:
     server = good.server
     followed = order(server, 2)
     replayed = json.dumps(
-        {"server": followed["server"], "number": followed["number"], "draft_tokens": 0,
-         "lease": 60, "by": "x"}
-    ).encode()  # fmt: skip
+        {
+            "server": followed["server"],
+            "number": followed["number"],
+            "draft_tokens": 0,
+            "lease": 60,
+            "by": "x",
+        }
+    ).encode()
     assert ask(server, "PUT", replayed)[0] == 409
     assert ask(server, "PUT", b" " * 100_000)[0] == 413
     wrong = [None, "", "x", TOKEN + "x", TOKEN[:-1]]
@@ -231,8 +251,9 @@ def test_a_lease_ends_and_a_restart_forgets(good: Switched) -> None:
     assert gauge(server, "specwatch_switch_draft_tokens") == 1
     eventually(
         lambda: gauge(server, "specwatch_switch_draft_tokens") == K,
-        what="the lease ends", within=10,
-    )  # fmt: skip
+        what="the lease ends",
+        within=10,
+    )
     earlier = order(server, 0, lease=3600.0)
     server.kill()
     assert json.loads((good.directory / "order.json").read_bytes())["draft_tokens"] == 0
@@ -252,9 +273,12 @@ def test_the_hardened_unit_gives_orders_to_another_user(systemd_machine: Systemd
     port = free_port()
     systemd_machine.shell("getent group vllm || groupadd vllm; id vllm || useradd -g vllm vllm")
     config = json.dumps(
-        {"method": "ngram", "num_speculative_tokens": K,
-         "num_speculative_tokens_per_batch_size": [[1, 1, K]]}
-    ).replace('"', '\\"')  # fmt: skip
+        {
+            "method": "ngram",
+            "num_speculative_tokens": K,
+            "num_speculative_tokens_per_batch_size": [[1, 1, K]],
+        }
+    ).replace('"', '\\"')
     install(systemd_machine, "specwatch.service", "")
     server = (
         "[Service]\nUser=vllm\nEnvironment=SPECWATCH_SWITCH_DIRECTORY=/run/vllm-switch\n"

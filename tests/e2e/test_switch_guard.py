@@ -14,13 +14,22 @@ from tests.e2e.waiting import eventually
 def test_the_guard_needs_no_restart(start_switched: StartSwitched, tmp_path: Path) -> None:
     """A breach, standby, kill -9 of the daemon, a trial that is lost, and standby again."""
     low = {
-        "name": "low", "metric": "acceptance_ratio", "below": 0.3, "window": "1m", "for": "0s",
-        "clear_for": "1m", "min_drafts": 20, "action": "disable",
-    }  # fmt: skip
+        "name": "low",
+        "metric": "acceptance_ratio",
+        "below": 0.3,
+        "window": "1m",
+        "for": "0s",
+        "clear_for": "1m",
+        "min_drafts": 20,
+        "action": "disable",
+    }
     guard = {
-        "mode": "act", "cooldown": "0s", "verify": "10s", "max_actions_per_day": 9,
+        "mode": "act",
+        "cooldown": "0s",
+        "verify": "10s",
+        "max_actions_per_day": 9,
         "rearm": {"after": "1m", "trial": "2m"},
-    }  # fmt: skip
+    }
     database = f"sqlite:///{tmp_path}/specwatch.db"
 
     def state(daemon: DaemonProcess) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def test_the_guard_needs_no_restart(start_switched: StartSwitched, tmp_path: Pat
             "targets": [bad.target],
             "rules": {"use_defaults": False, "extra": [low]},
             "guard": guard,
-        }  # fmt: skip
+        }
         pid = server.pid
         with DaemonProcess.configured(tmp_path, database, config) as daemon:
             off = reached(daemon, "disabled")

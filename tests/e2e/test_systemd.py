@@ -119,8 +119,9 @@ class Service(DaemonUnit):
 
 
 @pytest.fixture(scope="module")
-def installed(systemd_machine: SystemdMachine, tmp_path_factory: pytest.TempPathFactory
-              ) -> Iterator[Service]:  # fmt: skip
+def installed(
+    systemd_machine: SystemdMachine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
     with SimulatedVllm(tmp_path_factory.mktemp("simulated") / "log") as server:
         server.wait_ready()
         yield Service(systemd_machine, server)

@@ -18,14 +18,68 @@ from tests.lab.systemd_machine import SystemdMachine
 COMMANDS = 300
 UNIT = "lab-words.service"
 PIECES = [
-    "$A", "${A}", "$B", "${B}", "$E", "${E}", "$NONE", "${NONE}", "$$", "$", "${", "}", ":", "a",
-    " ", "'", '"', "\\", "%", "\n", "\t", "語", ";", "{\"k\": [1, 2]}", "--x=", "-", "#", "$F",
-    "${F}", "$G", "${G}", "$H", "${H}", "$U", "${U}", "=", "$A-b", "@", "*", "~",
-]  # fmt: skip
+    "$A",
+    "${A}",
+    "$B",
+    "${B}",
+    "$E",
+    "${E}",
+    "$NONE",
+    "${NONE}",
+    "$$",
+    "$",
+    "${",
+    "}",
+    ":",
+    "a",
+    " ",
+    "'",
+    '"',
+    "\\",
+    "%",
+    "\n",
+    "\t",
+    "語",
+    ";",
+    '{"k": [1, 2]}',
+    "--x=",
+    "-",
+    "#",
+    "$F",
+    "${F}",
+    "$G",
+    "${G}",
+    "$H",
+    "${H}",
+    "$U",
+    "${U}",
+    "=",
+    "$A-b",
+    "@",
+    "*",
+    "~",
+]
 FILE_PIECES = [
-    "'", '"', "\\", "a", " ", "  ", "\t", "#", ";", "$A", "\\\n", "\\n", "=", "語", "`", "b c",
-    "\r", '\\"', "\\\\",
-]  # fmt: skip
+    "'",
+    '"',
+    "\\",
+    "a",
+    " ",
+    "  ",
+    "\t",
+    "#",
+    ";",
+    "$A",
+    "\\\n",
+    "\\n",
+    "=",
+    "語",
+    "`",
+    "b c",
+    "\r",
+    '\\"',
+    "\\\\",
+]
 _SHOW = """\
 #!/bin/sh
 number=$1
@@ -76,9 +130,15 @@ def environment_file(dice: random.Random) -> str:
 
 def commands(dice: random.Random) -> list[UnitCommand]:
     flags: tuple[tuple[str, ...], ...] = (
-        (), (), (), ("no-env-expand",), ("privileged",), ("no-setuid",), ("ambient",),
+        (),
+        (),
+        (),
+        ("no-env-expand",),
+        ("privileged",),
+        ("no-setuid",),
+        ("ambient",),
         ("ignore-failure",),
-    )  # fmt: skip
+    )
     return [
         UnitCommand(
             "/opt/lab/show",

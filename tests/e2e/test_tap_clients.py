@@ -202,12 +202,27 @@ def test_vllm_bench_agrees(
 def bench(server: VllmServer, vllm_install: Path, tiny_models: Path, folder: Path) -> Measured:
     before = at_rest(server.metrics)
     command = vllm_bench(
-        vllm_install, server.url, tiny_models / "target",
-        requests=COUNT, concurrency=4, temperature=0.2,
-    )  # fmt: skip
-    command += ["--dataset-name", "random", "--random-input-len", "40",
-                "--random-output-len", str(TOKENS), "--save-result", "--save-detailed",
-                "--result-dir", str(folder), "--result-filename", "result.json"]  # fmt: skip
+        vllm_install,
+        server.url,
+        tiny_models / "target",
+        requests=COUNT,
+        concurrency=4,
+        temperature=0.2,
+    )
+    command += [
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        "40",
+        "--random-output-len",
+        str(TOKENS),
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        str(folder),
+        "--result-filename",
+        "result.json",
+    ]
     run(command, OFFLINE)
     result = json.loads((folder / "result.json").read_text())
     after = at_rest(server.metrics)
@@ -223,9 +238,11 @@ def bench(server: VllmServer, vllm_install: Path, tiny_models: Path, folder: Pat
     decoding = zip(result["latencies"], result["ttfts"], result["output_lens"], strict=True)
     tpots = [(end - first) / (tokens - 1) for end, first, tokens in decoding]
     return Measured(
-        since(before, after, TTFT, "(0,0.3]"), result["ttfts"],
-        since(before, after, TPOT, "(0,0.3]"), tpots,
-    )  # fmt: skip
+        since(before, after, TTFT, "(0,0.3]"),
+        result["ttfts"],
+        since(before, after, TPOT, "(0,0.3]"),
+        tpots,
+    )
 
 
 def test_aiperf_agrees(server: VllmServer, aiperf: Path, tiny_models: Path, tmp_path: Path) -> None:

@@ -132,9 +132,16 @@ def story(
         daemon.stop()
         second.stop()
         return Story(
-            covered_page, mixed, mixed_page, proxied, shown.stdout, page, without,
-            daemon.windows(), second.windows(),
-        )  # fmt: skip
+            covered_page,
+            mixed,
+            mixed_page,
+            proxied,
+            shown.stdout,
+            page,
+            without,
+            daemon.windows(),
+            second.windows(),
+        )
 
 
 def of_all(windows: list[Window]) -> list[Window]:

@@ -23,10 +23,28 @@ exec {sys.executable} -c 'import json, os, sys
 json.dump([sys.argv[1:], dict(os.environ)], open("{SEEN}", "w"))' "$@"
 """
 HOSTILE = [
-    '{"method": "ngram", "a": "b c"}', "p$HOME", "${X}y", "$$", "50%", "%n %%", "", "; ", "it's",
-    'say "x"', "back\\slash", "\\n", "tab\there", "new\nline", "é語", "#c", "end\\", "a=b'c", "*",
-    "\x1b[1m\x01", "-x",
-]  # fmt: skip
+    '{"method": "ngram", "a": "b c"}',
+    "p$HOME",
+    "${X}y",
+    "$$",
+    "50%",
+    "%n %%",
+    "",
+    "; ",
+    "it's",
+    'say "x"',
+    "back\\slash",
+    "\\n",
+    "tab\there",
+    "new\nline",
+    "é語",
+    "#c",
+    "end\\",
+    "a=b'c",
+    "*",
+    "\x1b[1m\x01",
+    "-x",
+]
 
 PARSE = """\
 import json, sys
@@ -87,8 +105,11 @@ def test_vllm_reads_its_command_line_as_we_do_and_takes_the_flags(vllm_install: 
     lines = [command.words[2:] for command in (*commands, *changed) if command is not None]
     done = subprocess.run(
         [vllm_install / "bin" / "python", "-c", PARSE],
-        input=json.dumps(lines), capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 2 * len(FLAGS)

@@ -136,12 +136,16 @@ def test_acceptance_is_derived_where_the_server_keeps_no_record(
     log = tmp_path_factory.mktemp("proxy") / "log"
     streams = [
         Request(
-            temperature=TEMPERATURES[number % 7], stream=True, include_usage=False,
-            chat=bool(number % 2), prompt=prompt_number(number), max_tokens=48,
+            temperature=TEMPERATURES[number % 7],
+            stream=True,
+            include_usage=False,
+            chat=bool(number % 2),
+            prompt=prompt_number(number),
+            max_tokens=48,
             more={"seed": number},
         )
         for number in range(56)
-    ]  # fmt: skip
+    ]
     direct = send_all(server.url, with_usage(streams), 4, key=KEY)
     with (
         start_vllm(*NO_RECORDS, speculation="draft-good", k=4) as silent,

@@ -65,8 +65,10 @@ def test_counts_are_exact_over_all_processes(
     assert "process_start_time_seconds" not in page, "this is not the multi-process mode"
     assert chosen(found, *ACCEPTANCE) == of_records(twice)
     assert everywhere(chosen(found, "records", "uncovered", "failures")) == {
-        "records record": len(twice), "uncovered several": 14, "uncovered refused": 14,
-    }  # fmt: skip
+        "records record": len(twice),
+        "uncovered several": 14,
+        "uncovered refused": 14,
+    }
     assert of_server(page)["drafts"] > everywhere(found)["drafts"]
     of_kinds = segmented(page)
     assert set(of_kinds) == {"prompt_length", "output"}
@@ -109,9 +111,13 @@ def by_default(
     servers = {}
     for name, (_, flags) in DEFAULTS.items():
         servers[name] = start_vllm(
-            *flags, *tap, *tap, speculation="draft-good", wait=False,
+            *flags,
+            *tap,
+            *tap,
+            speculation="draft-good",
+            wait=False,
             models=models_of_another_temperature,
-        )  # fmt: skip
+        )
     for server in servers.values():
         server.wait_healthy()
     yield servers

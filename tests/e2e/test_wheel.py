@@ -16,9 +16,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TAP = ROOT / "tap"
 SUFFIXES = (
-    ".py", ".mako", ".typed", ".j2", ".yml", ".yaml", ".tpl", ".json", ".conf", ".service",
-    ".socket", ".timer", ".sysusers",
-)  # fmt: skip
+    ".py",
+    ".mako",
+    ".typed",
+    ".j2",
+    ".yml",
+    ".yaml",
+    ".tpl",
+    ".json",
+    ".conf",
+    ".service",
+    ".socket",
+    ".timer",
+    ".sysusers",
+)
 PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 RESPONSE = ROOT / "tests/data/chat-response.json"
 
@@ -91,9 +102,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with both."""
     folder = tmp_path_factory.mktemp("wheels")
     run(
-        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder,
-        TAP, ROOT, cwd=folder,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        TAP,
+        ROOT,
+        cwd=folder,
+    )
     return folder
 
 
@@ -119,9 +139,17 @@ def installed(environment: Path, *wheel: str | Path) -> Path:
     """A new environment with just the wheel and what it depends on."""
     venv.create(environment, with_pip=False)
     run(
-        sys.executable, "-m", "pip", "--python", environment / "bin/python", "install", "--quiet",
-        "--no-compile", *wheel, cwd=environment,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        environment / "bin/python",
+        "install",
+        "--quiet",
+        "--no-compile",
+        *wheel,
+        cwd=environment,
+    )
     return environment
 
 
@@ -172,8 +200,9 @@ def test_both_are_of_one_version_and_one_needs_the_other(wheel: Path, wheel_of_t
     assert wheel_of_tap.name.split("-")[1] == version
     assert f"specwatch-tap[proxy]=={version}" in required(wheel)
     assert {re.split("[>=]", each)[0] for each in required(wheel_of_tap)} == {
-        "msgspec", "prometheus-client",
-    }  # fmt: skip
+        "msgspec",
+        "prometheus-client",
+    }
 
 
 def required(wheel: Path) -> set[str]:
@@ -189,9 +218,16 @@ def test_the_tap_runs_where_only_what_it_depends_on_is(
 ) -> None:
     """With the name that vLLM gets, around an application that has what vLLM's has."""
     listed = run(
-        sys.executable, "-m", "pip", "--python", python_with_tap, "list", "--format", "json",
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python_with_tap,
+        "list",
+        "--format",
+        "json",
         cwd=elsewhere,
-    )  # fmt: skip
+    )
     names = {package["name"].replace("_", "-") for package in json.loads(listed)}
     assert names == {"specwatch-tap", "msgspec", "prometheus-client"}
     page = run(python_with_tap, "-c", SERVED, RESPONSE, cwd=elsewhere)

@@ -68,9 +68,17 @@ class Watched:
         waits."""
         file = str(self._folder / "one/specwatch.yml")
         done = specwatch(
-            "guard", what, self.name, "--by", "ann", "--no-wait", "--config", file,
-            "--database", self._database,
-        )  # fmt: skip
+            "guard",
+            what,
+            self.name,
+            "--by",
+            "ann",
+            "--no-wait",
+            "--config",
+            file,
+            "--database",
+            self._database,
+        )
         assert done.returncode == 0 or "waits for one" in done.stdout, done.stdout + done.stderr
 
     def plan(self, name: str | None) -> Any:
@@ -89,9 +97,10 @@ class Watched:
         """Return once the guard is in a phase; the daemon may not have begun."""
         eventually(
             lambda: self.daemon.url and self.phase() == phase,
-            what=phase, within=ROLLOUT_WITHIN,
+            what=phase,
+            within=ROLLOUT_WITHIN,
             evidence=lambda: self.daemon.log_text()[-4000:],
-        )  # fmt: skip
+        )
 
     def holder(self) -> str:
         """What the lease of the guard is held by."""
@@ -183,8 +192,10 @@ def test_a_daemon_that_stands_by_ends_a_rollout_when_the_one_that_began_it_is_ki
         found.order("disable")
         eventually(
             lambda: any(one["event"] == "guard_switches" for one in first.events()),
-            what="it begins", within=ROLLOUT_WITHIN, every=0.02,
-        )  # fmt: skip
+            what="it begins",
+            within=ROLLOUT_WITHIN,
+            every=0.02,
+        )
         began_by = found.holder()
         first.kill()
         found.daemon = second
@@ -226,7 +237,10 @@ def changes_of(pods: Pods) -> int:
 def source_of(pods: Pods, cluster: KubernetesCluster) -> dict[str, Any]:
     """The source of discovery that finds these pods."""
     return {
-        "kubeconfig": str(cluster.kubeconfig), "namespaces": ["default"],
-        "selector": f"app={pods.name}", "port": PORT, "refresh_interval": "1s",
+        "kubeconfig": str(cluster.kubeconfig),
+        "namespaces": ["default"],
+        "selector": f"app={pods.name}",
+        "port": PORT,
+        "refresh_interval": "1s",
         "service": {"kind": "kubernetes", "timeout": "90s"},
-    }  # fmt: skip
+    }

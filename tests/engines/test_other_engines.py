@@ -55,10 +55,16 @@ def test_a_page_reads_as_the_general_parser_reads_it(path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [(SGLANG, "sglang"), (LMDEPLOY, "lmdeploy"), (TRTLLM, "tensorrt_llm"),
-     (OLD_TRTLLM, "tensorrt_llm"), (TOKENSPEED, "tokenspeed"), (faithful("llamacpp"), "llamacpp"),
-     (faithful("vllm-0.8.3-ngram"), "vllm")],
-)  # fmt: skip
+    [
+        (SGLANG, "sglang"),
+        (LMDEPLOY, "lmdeploy"),
+        (TRTLLM, "tensorrt_llm"),
+        (OLD_TRTLLM, "tensorrt_llm"),
+        (TOKENSPEED, "tokenspeed"),
+        (faithful("llamacpp"), "llamacpp"),
+        (faithful("vllm-0.8.3-ngram"), "vllm"),
+    ],
+)
 def test_the_engine_of_a_page_is_known(page: bytes, name: str) -> None:
     (samples,) = tally.parts_of(read(page)).models.values()
     assert engine_of(samples).name == name
@@ -264,10 +270,13 @@ def test_no_samples_are_those_of_a_server_that_does_not_speculate() -> None:
 
 @pytest.mark.parametrize(
     ("adaptive", "algorithm", "expected"),
-    [(True, "EAGLE", DraftLengths.ADAPTIVE_STEPS), (False, "EAGLE", None),
-     (None, "NGRAM", DraftLengths.MATCHES),
-     (False, "EAGLE_HARNESS", DraftLengths.ADAPTIVE_STEPS)],
-)  # fmt: skip
+    [
+        (True, "EAGLE", DraftLengths.ADAPTIVE_STEPS),
+        (False, "EAGLE", None),
+        (None, "NGRAM", DraftLengths.MATCHES),
+        (False, "EAGLE_HARNESS", DraftLengths.ADAPTIVE_STEPS),
+    ],
+)
 def test_sglang_says_whether_its_steps_are_adaptive(
     adaptive: bool | None, algorithm: str, expected: DraftLengths | None
 ) -> None:
@@ -280,11 +289,14 @@ def test_sglang_says_whether_its_steps_are_adaptive(
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
-    [({"speculative.types": "ngram-mod"}, DraftLengths.MATCHES),
-     ({"speculative.types": "draft-simple"}, None),
-     ({"speculative.type": "draft", "speculative.p_min": 0.75}, DraftLengths.EARLY_END),
-     ({"speculative.type": "draft", "speculative.p_min": 0.0}, None), ([], None)],
-)  # fmt: skip
+    [
+        ({"speculative.types": "ngram-mod"}, DraftLengths.MATCHES),
+        ({"speculative.types": "draft-simple"}, None),
+        ({"speculative.type": "draft", "speculative.p_min": 0.75}, DraftLengths.EARLY_END),
+        ({"speculative.type": "draft", "speculative.p_min": 0.0}, None),
+        ([], None),
+    ],
+)
 def test_llama_cpp_says_what_it_drafts_with(request_: Any, expected: DraftLengths | None) -> None:
     """Its newer builds no longer say whether drafts end early."""
     answers = {

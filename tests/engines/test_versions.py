@@ -74,8 +74,12 @@ def test_vllm_0_32_with_a_draft_model():
         for name in ("ttft", "tpot", "inter_token", "e2e", "output_length")
     }
     assert counts == {
-        "ttft": 102, "tpot": 102, "inter_token": 1576, "e2e": 102, "output_length": 102,
-    }  # fmt: skip
+        "ttft": 102,
+        "tpot": 102,
+        "inter_token": 1576,
+        "e2e": 102,
+        "output_length": 102,
+    }
     assert values.tpot is not None
     assert values.tpot.bounds
     assert mode(capture("draft-k4.3")) is Mode.ON

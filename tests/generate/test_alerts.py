@@ -183,9 +183,15 @@ def _titles(board: dict[str, Any]) -> Iterator[str]:
 
 def alert(name: str = "ItBurns", **changes: Any) -> Alert:
     known = {
-        "expr": "up == 0", "for_": "5m", "severity": "warning", "summary": "It is {{ $value }}",
-        "description": 'a: "b" # c', "meaning": "M.", "look": "L.", "do": "D.",
-    }  # fmt: skip
+        "expr": "up == 0",
+        "for_": "5m",
+        "severity": "warning",
+        "summary": "It is {{ $value }}",
+        "description": 'a: "b" # c',
+        "meaning": "M.",
+        "look": "L.",
+        "do": "D.",
+    }
     return Alert(name=name, **{**known, **changes})
 
 
@@ -208,15 +214,19 @@ def test_a_rule_file_has_each_rule_as_it_is() -> None:
         "rules": [
             {"record": "a:b:c", "expr": "sum(up)", "labels": {"x": "y"}},
             {
-                "alert": "ItBurns", "expr": "up\n== 0", "for": "5m", "keep_firing_for": "1m",
+                "alert": "ItBurns",
+                "expr": "up\n== 0",
+                "for": "5m",
+                "keep_firing_for": "1m",
                 "labels": {"severity": "warning", "rule": "r"},
                 "annotations": {
-                    "summary": "It is {{ $value }}", "description": 'a: "b" # c',
+                    "summary": "It is {{ $value }}",
+                    "description": 'a: "b" # c',
                     "runbook_url": "http://here/book#itburns",
                 },
             },
         ],
-    }  # fmt: skip
+    }
 
 
 def test_alerts_of_one_name_share_a_section_and_must_say_the_same() -> None:

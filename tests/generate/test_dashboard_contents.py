@@ -57,8 +57,10 @@ def test_the_stock_one_works_for_who_has_no_specwatch() -> None:
     assert "specwatch_" not in expressions(STOCK) + str(board["templating"])
     assert board["annotations"]["list"] == []
     assert {variable["name"] for variable in board["templating"]["list"]} == {
-        "datasource", "instance", "model_name",
-    }  # fmt: skip
+        "datasource",
+        "instance",
+        "model_name",
+    }
 
 
 def test_stock_ratios_leave_out_idle_servers() -> None:

@@ -13,9 +13,12 @@ from tests.generate.boards import boards, queries
 from tests.generate.test_dashboard_queries import OF_PROMETHEUS, inside, labels_of, parsed
 
 OWN = {
-    "specwatch_actions_total", "specwatch_alertmanager_failures_total",
-    "specwatch_group_speedup_ratio", "specwatch_group_measured_seconds", "specwatch_group_targets",
-}  # fmt: skip
+    "specwatch_actions_total",
+    "specwatch_alertmanager_failures_total",
+    "specwatch_group_speedup_ratio",
+    "specwatch_group_measured_seconds",
+    "specwatch_group_targets",
+}
 """What each daemon did itself, and its part of a group: to be summed. All else that they count is
 of the target."""
 ADDS = {"sum", "count", "avg"}

@@ -34,8 +34,15 @@ RUNBOOK = "${specwatch_url:raw}/runbook"
 FOLDER = Path(__file__).parents[2] / "dashboards"
 BOARD = pytest.mark.parametrize("uid", [board.uid for board in BOARDS])
 MODERN = {
-    "timeseries", "stat", "heatmap", "state-timeline", "table", "barchart", "text", "row",
-}  # fmt: skip
+    "timeseries",
+    "stat",
+    "heatmap",
+    "state-timeline",
+    "table",
+    "barchart",
+    "text",
+    "row",
+}
 HUES = ("red", "orange", "yellow", "green", "blue", "purple")
 COLORS = {"text", "transparent", "gray"} | {
     shade + hue for hue in HUES for shade in ("", "super-light-", "light-", "semi-dark-", "dark-")
@@ -44,14 +51,25 @@ LEFT_OPEN = {
     # Of a query, which the types leave to the data source.
     *(f"/annotations/list/{field}" for field in ("titleFormat", "textFormat", "tagKeys")),
     "/annotations/list/useValueForTime",
-    *(f"/annotations/list/target/{field}" for field in (
-        "refId", "datasource", "editorMode", "expr", "format", "instant", "range", "legendFormat",
-    )),
+    *(
+        f"/annotations/list/target/{field}"
+        for field in (
+            "refId",
+            "datasource",
+            "editorMode",
+            "expr",
+            "format",
+            "instant",
+            "range",
+            "legendFormat",
+        )
+    ),
     # Null in a dashboard that was never saved.
     "/id",
     # A heatmap of 10.1 knows only whether there is a tooltip, later ones of which kind.
-    "/panels/options/tooltip/mode", "/panels/panels/options/tooltip/mode",
-}  # fmt: skip
+    "/panels/options/tooltip/mode",
+    "/panels/panels/options/tooltip/mode",
+}
 """What the types of 10.1 do not have, with the reason."""
 
 
@@ -248,8 +266,10 @@ def test_what_grafana_does_not_know_is_lost() -> None:
     board["panels"][0]["options"]["sparkline"] = True
     board["panels"][0]["targets"][0]["step"] = 10
     assert set(lost(board, through_types(board))) - LEFT_OPEN == {
-        "/sharedCrosshair", "/panels/options/sparkline", "/panels/targets/step",
-    }  # fmt: skip
+        "/sharedCrosshair",
+        "/panels/options/sparkline",
+        "/panels/targets/step",
+    }
 
 
 def through_types(board: Json) -> Json:

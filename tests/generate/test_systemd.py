@@ -44,8 +44,15 @@ def test_no_variable_of_a_command_is_replaced() -> None:
 
 def test_a_program_that_systemd_would_take_apart_is_refused() -> None:
     for program in (
-        "vllm", "./vllm", "", "/opt/my vllm", "/opt/$x", "/opt/%n", "-/bin/x", "@/bin/x",
-    ):  # fmt: skip
+        "vllm",
+        "./vllm",
+        "",
+        "/opt/my vllm",
+        "/opt/$x",
+        "/opt/%n",
+        "-/bin/x",
+        "@/bin/x",
+    ):
         with pytest.raises(ValueError, match="full path"):
             exec_start([program, "serve"])
 

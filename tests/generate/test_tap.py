@@ -168,8 +168,11 @@ def test_a_drop_in_replaces_the_command_and_says_why() -> None:
     for text in (*(flag.why for flag in advice.flags), *advice.notes, INSTALL):
         assert any(text in line for line in comments)
     assert [service, devices, ours, reset] == [
-        "[Service]", "Environment=CUDA_VISIBLE_DEVICES=0", "Environment=X=0,0.5", "ExecStart=",
-    ]  # fmt: skip
+        "[Service]",
+        "Environment=CUDA_VISIBLE_DEVICES=0",
+        "Environment=X=0,0.5",
+        "ExecStart=",
+    ]
     assert start == (
         'ExecStart=/opt/vllm/bin/vllm serve M -sc "{\\"a\\": \\"$$b 5%%\\"}"'
         " --middleware specwatch_tap.Tap --per-request-spec-decode-metrics summary"

@@ -100,9 +100,14 @@ class GuardingDaemon:
     """One daemon; without ``acts`` it has no actuator."""
 
     def __init__(
-        self, world: World, store: Store, configured: Config | None = None,
-        *, acts: bool = True, threads: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        store: Store,
+        configured: Config | None = None,
+        *,
+        acts: bool = True,
+        threads: bool = False,
+    ) -> None:
         self.world, self.store = world, store
         self.judging = FakeJudging(world.servers)
         self.broken: set[str] = set()

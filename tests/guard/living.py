@@ -116,9 +116,18 @@ class Living:
         target = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h").targets[0]
         target = target.model_copy(update={"name": "chat"})
         world = GuardDependencies(
-            self.store, self.book, server.seen, server.decision, lambda: "", dict, dict,
-            lambda: None, lambda: server.healthy, lambda: server.now, lambda: server.now,
-        )  # fmt: skip
+            self.store,
+            self.book,
+            server.seen,
+            server.decision,
+            lambda: "",
+            dict,
+            dict,
+            lambda: None,
+            lambda: server.healthy,
+            lambda: server.now,
+            lambda: server.now,
+        )
         client = cast(SwitchClient, server)
         switch = GuardedSwitch("chat", client, monotonic=lambda: server.now)
         service = None if server.fault == "no-service" else server

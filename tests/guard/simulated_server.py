@@ -97,10 +97,12 @@ class SimulatedServer:
             raise ActuatorError("the switch does not answer", retry=True)
         held = self.ordered is not None and self.now < self.lease_ends
         return SwitchState(
-            server=str(self.instance), launch_draft_tokens=4, number=self.number,
+            server=str(self.instance),
+            launch_draft_tokens=4,
+            number=self.number,
             draft_tokens=self.ordered if held else None,
             by=self.ordered_by if held or self.ordered is None else "",
-        )  # fmt: skip
+        )
 
     def order(
         self,
@@ -179,15 +181,22 @@ class SimulatedServer:
         failure = None if self.up else Failure("refused", "connection refused", self.now)
         other = self.fault == "model" and self.running is self.fault_with
         return TargetStatus(
-            "chat", "http://127.0.0.1:8000", 5.0,
+            "chat",
+            "http://127.0.0.1:8000",
+            5.0,
             models={"another" if other else "tiny": self.mode},
-            last_scrape=self.now, last_success=self.scraped or None, failure=failure,
+            last_scrape=self.now,
+            last_success=self.scraped or None,
+            failure=failure,
             load=self.load,
             switch=SwitchSetting(
-                (self.ordered or 0) if self.standing_by else 4, ordered=self.standing_by,
+                (self.ordered or 0) if self.standing_by else 4,
+                ordered=self.standing_by,
                 followed=self.follows if self.standing_by else None,
-            ) if self.switched else None,
-        )  # fmt: skip
+            )
+            if self.switched
+            else None,
+        )
 
     def decision(self) -> TargetDecision:
         on = self.up and self.mode is Mode.ON and self.bad
@@ -196,9 +205,17 @@ class SimulatedServer:
             return TargetDecision()
         verdict = Verdict.BREACH if seconds >= BREACH_SECONDS else Verdict.PASS
         finding = Finding(
-            NET_NEGATIVE, "chat", "tiny", ALL, verdict, Verdict.BREACH,
-            self.now, None, (), at=self.now,
-        )  # fmt: skip
+            NET_NEGATIVE,
+            "chat",
+            "tiny",
+            ALL,
+            verdict,
+            Verdict.BREACH,
+            self.now,
+            None,
+            (),
+            at=self.now,
+        )
         return TargetDecision(findings=(finding,))
 
     def speedup(self) -> Interval:

@@ -32,11 +32,16 @@ def seen(seconds: float = 0.0, **changes: Any) -> Situation:
     """A server that is up and loses, scraped at ``NOW``, so many seconds later."""
     return replace(
         Situation(
-            NOW + seconds, NOW, mode=Mode.ON, models=("tiny",), load=0.0, breaches=(BREACH,),
+            NOW + seconds,
+            NOW,
+            mode=Mode.ON,
+            models=("tiny",),
+            load=0.0,
+            breaches=(BREACH,),
             service=UP,
         ),
         **changes,
-    )  # fmt: skip
+    )
 
 
 def about(value: float, spread: float = 0.05) -> Interval:

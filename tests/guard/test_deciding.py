@@ -55,18 +55,24 @@ def losing(*speedups: Any, **changes: Any) -> Situation:
         (CONFIRMED, losing(about(0.999, 0.0005), about(0.5)), ""),
         (CONFIRMED, losing(), ""),
         (
-            replace(CONFIRMED, costs=(20.0, 8 * HOUR, 8 * HOUR)), losing(about(0.5)),
+            replace(CONFIRMED, costs=(20.0, 8 * HOUR, 8 * HOUR)),
+            losing(about(0.5)),
             "8h, more than it would save in 6h",
         ),
         (CONFIRMED, losing(about(0.5), quiet_in=200.0), "2m, more than it would save in 3m20s"),
         (CONFIRMED, losing(about(0.5), quiet_in=400.0), ""),
     ],
     ids=[
-        "a clear loss", "a small loss", "an uncertain loss", "one of two speedups is a clear loss",
-        "a rule about something else", "earlier restarts took long", "traffic rests soon",
+        "a clear loss",
+        "a small loss",
+        "an uncertain loss",
+        "one of two speedups is a clear loss",
+        "a rule about something else",
+        "earlier restarts took long",
+        "traffic rests soon",
         "traffic rests later",
     ],
-)  # fmt: skip
+)
 def test_a_restart_has_to_save_more_time_than_it_takes(
     state: GuardState, look: Situation, waiting: str
 ) -> None:
@@ -81,34 +87,52 @@ def test_a_breach_from_before_a_restart_of_the_daemon_is_not_over_until_it_was_e
     restored = replace(finding(Verdict.BREACH), at=0.0)
     judged = finding(Verdict.PASS)
     assert [guarded_rules(found).undecided for found in ((), (restored, judged), (judged,))] == [
-        True, True, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+    ]
 
 
 BLOCKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "the guard observes": ({}, {}, {"mode": "observe"}, "guard.mode is observe: nothing is done"),
     "it cools down": (
-        {"actions": (NOW - 1799,)}, {}, {}, "cooling down for 30m after the last action",
+        {"actions": (NOW - 1799,)},
+        {},
+        {},
+        "cooling down for 30m after the last action",
     ),
     "the actions of the day are used up": (
-        {"actions": (NOW - 86399, NOW - 7000)}, {}, {"max_actions_per_day": 2},
+        {"actions": (NOW - 86399, NOW - 7000)},
+        {},
+        {"max_actions_per_day": 2},
         "2 actions within a day: guard.max_actions_per_day are used up",
     ),
     "another tool switched": (
-        {"elsewhere": NOW - HOUR + 1}, {}, {}, "another tool switched speculation recently",
+        {"elsewhere": NOW - HOUR + 1},
+        {},
+        {},
+        "another tool switched speculation recently",
     ),
     "the server cannot be switched": (
-        {}, {"service": None, "service_error": "masked"}, {}, "cannot be switched: masked",
+        {},
+        {"service": None, "service_error": "masked"},
+        {},
+        "cannot be switched: masked",
     ),
     "nor can its switch be used": (
-        {}, {"service": None, "service_error": "masked", "switch_error": "gone"}, {},
+        {},
+        {"service": None, "service_error": "masked", "switch_error": "gone"},
+        {},
         "cannot be switched: its switch cannot be used (gone), and masked",
     ),
     "nothing is known of the process": (
-        {}, {"service": None}, {}, "the server's manager was not asked yet",
+        {},
+        {"service": None},
+        {},
+        "the server's manager was not asked yet",
     ),
     "the process is down": ({}, {"service": DOWN}, {}, "the server is not up"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("state", "look", "policy", "waiting"), BLOCKED.values(), ids=BLOCKED)
@@ -149,9 +173,13 @@ OLD = {"breaches": (), "aged": "the baseline is two days old"}
 
 def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> None:
     expected = {
-        "reason": "exploring: no baseline at this load", "phase": Phase.DRAINING, "goal": Mode.OFF,
-        "actions": (NOW,), "credit": 2.0, "credit_at": NOW,
-    }  # fmt: skip
+        "reason": "exploring: no baseline at this load",
+        "phase": Phase.DRAINING,
+        "goal": Mode.OFF,
+        "actions": (NOW,),
+        "credit": 2.0,
+        "credit_at": NOW,
+    }
     after = check_step(CALM, seen(**UNJUDGED), expected, POLICY)
     assert after.incident is not None
     assert after.incident.cause is Cause.EXPLORATION
@@ -177,14 +205,23 @@ def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> Non
         ({}, {"mode": None}, {}),
     ],
     ids=[
-        "it observes for less than 15 minutes", "there is nothing to explore", "no budget",
-        "guard.mode is observe", "the operator paused the guard", "it cools down",
-        "the actions of the day are used up", "another tool switched recently",
-        "nothing is known of the process", "the process is down", "too little credit",
-        "the credit grows with time", "restarts take longer than was assumed",
-        "an old baseline waits for a full budget", "the last scrape failed",
+        "it observes for less than 15 minutes",
+        "there is nothing to explore",
+        "no budget",
+        "guard.mode is observe",
+        "the operator paused the guard",
+        "it cools down",
+        "the actions of the day are used up",
+        "another tool switched recently",
+        "nothing is known of the process",
+        "the process is down",
+        "too little credit",
+        "the credit grows with time",
+        "restarts take longer than was assumed",
+        "an old baseline waits for a full budget",
+        "the last scrape failed",
     ],
-)  # fmt: skip
+)
 def test_nothing_is_explored_without_permission_reason_and_budget(
     state: dict[str, Any], look: dict[str, Any], policy: dict[str, Any]
 ) -> None:
@@ -224,69 +261,99 @@ def tried(seconds: float, **changes: Any) -> Situation:
 
 TRIALS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
     "a predicted loss puts a trial off": (
-        DISABLED, off(6 * HOUR, predicted=about(0.7)),
-        {"phase": Phase.DISABLED,
-         "waiting": "a trial is due; speculation is predicted to lose now"},
+        DISABLED,
+        off(6 * HOUR, predicted=about(0.7)),
+        {
+            "phase": Phase.DISABLED,
+            "waiting": "a trial is due; speculation is predicted to lose now",
+        },
     ),
     "but not for longer than rearm.most": (
-        DISABLED, off(MOST, predicted=about(0.7)),
+        DISABLED,
+        off(MOST, predicted=about(0.7)),
         {"phase": Phase.DRAINING, "reason": "it is time for a trial"},
     ),
     "a predicted gain brings a trial early": (
-        DISABLED, off(predicted=about(1.5)),
-        {"reason": "speculation is predicted to pay now", "phase": Phase.DRAINING,
-         "goal": Mode.ON},
+        DISABLED,
+        off(predicted=about(1.5)),
+        {"reason": "speculation is predicted to pay now", "phase": Phase.DRAINING, "goal": Mode.ON},
     ),
     "not before early trials are allowed again": (
-        replace(DISABLED, early_at=NOW + 1), off(predicted=about(1.5)), None,
+        replace(DISABLED, early_at=NOW + 1),
+        off(predicted=about(1.5)),
+        None,
     ),
     "not for less than two restarts cost": (DISABLED, off(predicted=about(1.06)), None),
     "not where the operator keeps speculation off": (
-        replace(DISABLED, rearm_at=None), off(predicted=about(1.5)), None,
+        replace(DISABLED, rearm_at=None),
+        off(predicted=about(1.5)),
+        None,
     ),
     "a trial is won by its speedup": (
-        TRIAL, tried(LENGTH, trial=Trial(about(1.2))), {"phase": Phase.OBSERVING},
+        TRIAL,
+        tried(LENGTH, trial=Trial(about(1.2))),
+        {"phase": Phase.OBSERVING},
     ),
     "a trial is lost by its speedup": (
-        TRIAL, tried(LENGTH, trial=Trial(about(0.9))), {"phase": Phase.DRAINING},
+        TRIAL,
+        tried(LENGTH, trial=Trial(about(0.9))),
+        {"phase": Phase.DRAINING},
     ),
     "a trial is won where the rules pass": (
-        TRIAL, tried(LENGTH, passing=True), {"phase": Phase.OBSERVING},
+        TRIAL,
+        tried(LENGTH, passing=True),
+        {"phase": Phase.OBSERVING},
     ),
     "a trial of which nothing is known goes on": (
-        TRIAL, tried(LENGTH),
+        TRIAL,
+        tried(LENGTH),
         {"phase": Phase.TRIAL, "waiting": "too little traffic for a result of the trial"},
     ),
     "nothing is concluded before rearm.trial from a gain": (
-        TRIAL, tried(LENGTH - 1, trial=Trial(about(1.2)), passing=True), None,
+        TRIAL,
+        tried(LENGTH - 1, trial=Trial(about(1.2)), passing=True),
+        None,
     ),
     "nothing is concluded before rearm.trial from a loss": (
-        TRIAL, tried(LENGTH - 1, trial=Trial(about(0.9))), None,
+        TRIAL,
+        tried(LENGTH - 1, trial=Trial(about(0.9))),
+        None,
     ),
     "a certain result ends a trial early": (
-        TRIAL, tried(LENGTH - 1, trial=LOST), {"phase": Phase.DRAINING, "goal": Mode.OFF},
+        TRIAL,
+        tried(LENGTH - 1, trial=LOST),
+        {"phase": Phase.DRAINING, "goal": Mode.OFF},
     ),
     "an uncertain loss prolongs a trial": (
-        TRIAL, tried(2 * LENGTH - 1, trial=Trial(about(0.98))),
+        TRIAL,
+        tried(2 * LENGTH - 1, trial=Trial(about(0.98))),
         {"phase": Phase.TRIAL, "waiting": "the trial is not decided yet, and goes on"},
     ),
     "up to twice rearm.trial": (
-        TRIAL, tried(2 * LENGTH, trial=Trial(about(0.98))), {"phase": Phase.DRAINING},
+        TRIAL,
+        tried(2 * LENGTH, trial=Trial(about(0.98))),
+        {"phase": Phase.DRAINING},
     ),
     "a lost trial that came early makes early ones rarer, and its end is not another action": (
-        replace(TRIAL, rearm_at=NOW + 1), seen(),
+        replace(TRIAL, rearm_at=NOW + 1),
+        seen(),
         {"early_at": NOW + HOUR, "early_pause": 2 * HOUR, "delay": 2 * 6 * HOUR, "actions": ()},
     ),
     "one that was due does not: nothing was predicted": (
-        replace(TRIAL, rearm_at=TRIAL.since), seen(),
+        replace(TRIAL, rearm_at=TRIAL.since),
+        seen(),
         {"early_at": TRIAL.early_at, "early_pause": HOUR, "delay": 2 * 6 * HOUR},
     ),
     "a lost trial stays while the guard is paused": (
-        state_machine.pause(TRIAL, until=NOW + 60, by="ann").state, tried(0, trial=LOST),
-        {"phase": Phase.TRIAL, "goal": Mode.ON,
-         "waiting": "the trial is lost, and the guard may not act now"},
+        state_machine.pause(TRIAL, until=NOW + 60, by="ann").state,
+        tried(0, trial=LOST),
+        {
+            "phase": Phase.TRIAL,
+            "goal": Mode.ON,
+            "waiting": "the trial is lost, and the guard may not act now",
+        },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("state", "look", "expected"), TRIALS.values(), ids=TRIALS)
@@ -334,9 +401,10 @@ def test_an_order_that_cannot_be_carried_out_is_refused_and_forgotten(
     """Once the manager had the start timeout to answer, unless it answered already."""
     state = state_machine.order(CALM, Mode.OFF, by="ann", now=NOW).state
     expected = {
-        "reason": f"ann switched speculation off; refused: {sentence}", "order": None,
+        "reason": f"ann switched speculation off; refused: {sentence}",
+        "order": None,
         "phase": Phase.OBSERVING,
-    }  # fmt: skip
+    }
     early = expected if sentence == "masked" else None
     check_step(state, seen(START - 1, breaches=(), **look), early)
     check_step(state, seen(START, breaches=(), **look), expected)
@@ -375,11 +443,15 @@ def test_a_trial_by_a_restart_keeps_the_budget_although_the_server_has_a_switch(
     """Only one from standby costs no restart."""
     policy = ACT.model_copy(update={"max_actions_per_day": 0})
     step = check_step(
-        DISABLED, seen(7 * HOUR, mode=None, switchable=True),
-        {"phase": Phase.DISABLED,
-         "reason": "a trial is due; 0 actions within a day: guard.max_actions_per_day are used up"},
+        DISABLED,
+        seen(7 * HOUR, mode=None, switchable=True),
+        {
+            "phase": Phase.DISABLED,
+            "reason": "a trial is due; 0 actions within a day: guard.max_actions_per_day"
+            " are used up",
+        },
         policy,
-    )  # fmt: skip
+    )
     assert step.waiting.startswith("a trial is due")
     standby = replace(DISABLED, standby=True)
     check_step(

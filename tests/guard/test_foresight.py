@@ -112,15 +112,19 @@ def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
     [
         (speculating(BEGAN + COLD, 20, 0.05, 0.005), None),
         (speculating(BEGAN + COLD, 20, 0.06), (20, False)),
-        ([*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)],
-         (56, True)),
+        (
+            [*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)],
+            (56, True),
+        ),
         (speculating(BEGAN + COLD, 80, 0.03), (60, True)),
     ],
     ids=[
-        "not clear of 1", "a clear loss", "five bad minutes at the end do not undo a good hour",
+        "not clear of 1",
+        "a clear loss",
+        "five bad minutes at the end do not undo a good hour",
         "it is of the last hour at most",
     ],
-)  # fmt: skip
+)
 def test_the_longest_certain_stretch_decides_a_trial(
     minutes: list[Sample], certain: tuple[int, bool] | None
 ) -> None:
@@ -142,9 +146,12 @@ def test_the_minutes_that_led_to_a_switch_are_compared_with_those_after_it() -> 
     after = [*plain(BEGAN, COLD, 0.5), *plain(BEGAN + COLD, 10, 0.06)]
     known = [*plain(0, 20, 0.05), *plain(BEGAN, 20, 0.2)]
     verification = verified(
-        before + after, baseline(known), switched=BEGAN * MINUTE - 1.0, since=BEGAN * MINUTE,
+        before + after,
+        baseline(known),
+        switched=BEGAN * MINUTE - 1.0,
+        since=BEGAN * MINUTE,
         objective=Objective.TPOT,
-    )  # fmt: skip
+    )
     assert verification.before == pytest.approx(0.05 / 0.08)
     assert verification.slowdown == pytest.approx(0.06 / 0.05)
     assert verification.speedup.value == pytest.approx(0.06 / 0.08)
@@ -158,15 +165,21 @@ def test_where_no_stretch_told_the_last_ten_minutes_led_to_the_switch() -> None:
     before = [*speculating(40, 50, 0.03), *other, *speculating(93, 7, 0.04)]
     after = plain(BEGAN, COLD + 10, 0.05)
     verification = verified(
-        before + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
-        since=BEGAN * MINUTE, objective=Objective.TPOT,
-    )  # fmt: skip
+        before + after,
+        baseline(plain(0, 20, 0.05)),
+        switched=BEGAN * MINUTE,
+        since=BEGAN * MINUTE,
+        objective=Objective.TPOT,
+    )
     assert verification.before == pytest.approx(1.25)
     alike = [*speculating(40, 50, 0.03), *speculating(90, 10, 0.04)]
     again = verified(
-        alike + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
-        since=BEGAN * MINUTE, objective=Objective.TPOT,
-    )  # fmt: skip
+        alike + after,
+        baseline(plain(0, 20, 0.05)),
+        switched=BEGAN * MINUTE,
+        since=BEGAN * MINUTE,
+        objective=Objective.TPOT,
+    )
     assert again.before == pytest.approx(1.25)
 
 
@@ -176,8 +189,10 @@ def test_a_switch_is_not_verified_by_too_few_minutes() -> None:
     after = plain(BEGAN, COLD + 4, 0.05)
     given = {"switched": BEGAN * MINUTE, "since": BEGAN * MINUTE}
     assert verified(before + after, known, objective=Objective.TPOT, **given) is None
-    assert verified(before[-4:] + plain(BEGAN, 20, 0.05), known, objective=Objective.TPOT,
-                    **given) is None  # fmt: skip
+    assert (
+        verified(before[-4:] + plain(BEGAN, 20, 0.05), known, objective=Objective.TPOT, **given)
+        is None
+    )
 
 
 def standby(first: int, count: int, tpot: float) -> list[Sample]:
@@ -200,19 +215,28 @@ def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -
     known = [*plain(0, 20, 0.05), *plain(BEGAN, 60, 0.08)]
     before = speculating(40, 60, 0.04)
     verification = explored(
-        before + plain(BEGAN, 30, 0.08), baseline(known), switched=BEGAN * MINUTE - 1.0,
+        before + plain(BEGAN, 30, 0.08),
+        baseline(known),
+        switched=BEGAN * MINUTE - 1.0,
         objective=Objective.TPOT,
-    )  # fmt: skip
+    )
     assert verification.before == pytest.approx(1.25)
     assert verification.speedup.value == pytest.approx(verification.before * verification.slowdown)
     assert 1.3 < verification.slowdown <= 1.6
     newer = replace(before[-1], environment=Environment("0.33.0"))
-    assert explored(
-        [*before[:-1], newer], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT
-    ) is None, "of what ran last one minute is known"  # fmt: skip
-    assert explored(
-        before[:4], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT
-    ) is None  # fmt: skip
+    assert (
+        explored(
+            [*before[:-1], newer],
+            baseline(known),
+            switched=BEGAN * MINUTE,
+            objective=Objective.TPOT,
+        )
+        is None
+    ), "of what ran last one minute is known"
+    assert (
+        explored(before[:4], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT)
+        is None
+    )
 
 
 def hours(tokens: dict[int, int], usual: int = 1000, count: int = 24) -> list[Sample]:

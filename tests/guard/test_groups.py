@@ -41,31 +41,37 @@ NOT_OFF_YET: dict[str, tuple[list[GuardState], str]] = {
     "nobody has begun": ([other(CALM), other(CONFIRMED)], ""),
     "one drains": ([under_way(Phase.DRAINING)], "first goes first"),
     "one is measured": (
-        [under_way(Phase.VERIFYING, healthy_at=NOW)], "first goes first",
+        [under_way(Phase.VERIFYING, healthy_at=NOW)],
+        "first goes first",
     ),
     "one is measured in standby": (
-        [under_way(Phase.VERIFYING, standby=True)], "first goes first",
+        [under_way(Phase.VERIFYING, standby=True)],
+        "first goes first",
     ),
     "it has helped": ([other(DISABLED)], ""),
     "it has helped one, and another restarts": (
-        [other(DISABLED), under_way(Phase.RESTARTING)], "first is out of service, and",
+        [other(DISABLED), under_way(Phase.RESTARTING)],
+        "first is out of service, and",
     ),
     "it has helped one, and another is measured": (
-        [other(DISABLED), under_way(Phase.VERIFYING, healthy_at=NOW)], "",
+        [other(DISABLED), under_way(Phase.VERIFYING, healthy_at=NOW)],
+        "",
     ),
     "a person switched it off": (
         [under_way(Phase.DISABLED, Cause.PERSON), under_way(Phase.VERIFYING, healthy_at=NOW)],
         "first goes first",
     ),
     "it has helped one, which is not back in its load balancer": (
-        [other(DISABLED, hooked=True)], "first is out of service, and",
+        [other(DISABLED, hooked=True)],
+        "first is out of service, and",
     ),
     "one that failed is not put back": (
         [other(DISABLED), other(CALM, phase=Phase.HELD, why="vLLM is gone", hooked=True)],
         "switching failed for first: vLLM is gone",
     ),
     "it has not helped": (
-        [other(CALM, rests_until=NOW + 60)], "switching off did not help first",
+        [other(CALM, rests_until=NOW + 60)],
+        "switching off did not help first",
     ),
     "that is long ago": ([other(CALM, rests_until=NOW)], ""),
     "it failed": (
@@ -73,9 +79,10 @@ NOT_OFF_YET: dict[str, tuple[list[GuardState], str]] = {
         "switching failed for first: vLLM does not run",
     ),
     "one restarts for a person": (
-        [under_way(Phase.RESTARTING, Cause.PERSON)], "first is out of service, and",
+        [under_way(Phase.RESTARTING, Cause.PERSON)],
+        "first is out of service, and",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", NOT_OFF_YET)
@@ -84,8 +91,9 @@ def test_one_goes_first_and_the_others_follow_if_it_helped(case: str) -> None:
     why = why and f"{groups.QUEUED} ({why}"
     after = check_step(CONFIRMED, seen(others=tuple(others)), {})
     assert (after.phase, after.waiting[: len(why)]) == (
-        Phase.CONFIRMED if why else Phase.DRAINING, why,
-    )  # fmt: skip
+        Phase.CONFIRMED if why else Phase.DRAINING,
+        why,
+    )
 
 
 NOT_ON_YET: dict[str, tuple[list[GuardState], str]] = {
@@ -111,8 +119,9 @@ def test_one_tries_speculation_again_and_the_others_follow_if_it_won(case: str) 
     why = why and f"a trial is due; {groups.QUEUED} ({why}"
     after = check_step(DISABLED, look, {})
     assert (after.phase, after.waiting[: len(why)]) == (
-        Phase.DISABLED if why else Phase.DRAINING, why,
-    )  # fmt: skip
+        Phase.DISABLED if why else Phase.DRAINING,
+        why,
+    )
 
 
 def test_the_group_is_stored_with_the_next_step_or_by_itself() -> None:

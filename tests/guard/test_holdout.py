@@ -26,12 +26,18 @@ QUICK = SHORT.model_copy(update={"cooldown": 0.0, "holdout": 1, "start_timeout":
 CALM_LOOK = {"breaches": (), "group": "tiny", "chosen": True}
 READY = replace(CALM, group="tiny")
 HOLDOUT = replace(
-    READY, phase=Phase.DISABLED, goal=Mode.OFF, disabled_at=NOW,
+    READY,
+    phase=Phase.DISABLED,
+    goal=Mode.OFF,
+    disabled_at=NOW,
     incident=Incident("i", Cause.HOLDOUT, NOW),
-)  # fmt: skip
+)
 OFF_LOOK = {
-    "mode": Mode.OFF, "breaches": (), "group": "tiny", "service": replace(UP, mode=Mode.OFF),
-}  # fmt: skip
+    "mode": Mode.OFF,
+    "breaches": (),
+    "group": "tiny",
+    "service": replace(UP, mode=Mode.OFF),
+}
 
 
 def members(count: int, *first: GuardState) -> tuple[GuardState, ...]:
@@ -52,9 +58,10 @@ def test_a_third_of_the_group_are_holdouts_at_most(count: int, wanted: int, hold
     group = members(count)
     for _ in range(count):
         chosen = [
-            member for member in group
+            member
+            for member in group
             if holdout.is_chosen(member, [e for e in group if e is not member], policy, NOW)
-        ]  # fmt: skip
+        ]
         if not chosen:
             break
         (member,) = chosen
@@ -68,10 +75,8 @@ def test_the_lot_falls_on_a_member_that_speculates_and_in_time_on_each() -> None
         member.target
         for number in range(200)
         for member in group
-        if holdout.is_chosen(
-            member, [e for e in group if e is not member], ONE, NOW + number * 900
-        )
-    }  # fmt: skip
+        if holdout.is_chosen(member, [e for e in group if e is not member], ONE, NOW + number * 900)
+    }
     assert fell == {"chat-0", "chat-1", "chat-2"}
 
 
@@ -86,10 +91,11 @@ NOT_YET: dict[str, tuple[dict[str, Any], dict[str, Any], Guard]] = {
     "switched by others": ({"elsewhere": NOW - 60}, {}, ONE),
     "the budget is used up": ({"actions": (NOW - 7200,) * 4}, {}, ONE),
     "another restarts": (
-        {}, {"others": (replace(READY, target="b", phase=Phase.DRAINING),), "switchable": True},
+        {},
+        {"others": (replace(READY, target="b", phase=Phase.DRAINING),), "switchable": True},
         ONE,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", NOT_YET)
@@ -99,10 +105,18 @@ def test_a_holdout_begins_under_the_conditions_of_any_action(case: str) -> None:
 
 
 def test_a_holdout_is_restarted_and_verified_and_has_no_trial() -> None:
-    state = check_step(READY, seen(**CALM_LOOK, switchable=True), {
-        "phase": Phase.DRAINING, "goal": Mode.OFF, "standby": False, "actions": (NOW,),
-        "reason": "it becomes the holdout of the group tiny: their baseline at the same time",
-    }, ONE)  # fmt: skip
+    state = check_step(
+        READY,
+        seen(**CALM_LOOK, switchable=True),
+        {
+            "phase": Phase.DRAINING,
+            "goal": Mode.OFF,
+            "standby": False,
+            "actions": (NOW,),
+            "reason": "it becomes the holdout of the group tiny: their baseline at the same time",
+        },
+        ONE,
+    )
     assert state.holdout
     verifying = replace(state, phase=Phase.VERIFYING, issued=NOW, began=NOW, instance="0")
     look = seen(60.0, **OFF_LOOK, healthy=True, scraped_at=NOW + 60, others=members(3))
@@ -113,26 +127,33 @@ def test_a_holdout_is_restarted_and_verified_and_has_no_trial() -> None:
 
 
 def test_a_breach_comes_before_the_holdout() -> None:
-    check_step(READY, seen(**CALM_LOOK | {"breaches": seen().breaches}), {
-        "phase": Phase.CONFIRMED
-    }, ONE)  # fmt: skip
+    check_step(
+        READY, seen(**CALM_LOOK | {"breaches": seen().breaches}), {"phase": Phase.CONFIRMED}, ONE
+    )
 
 
 OVER: dict[str, tuple[dict[str, Any], Guard, str]] = {
     "it cannot be read": (
-        {"scraped_at": None, "mode": None, "others": members(3)}, ONE, "it cannot be read",
+        {"scraped_at": None, "mode": None, "others": members(3)},
+        ONE,
+        "it cannot be read",
     ),
     "the group is too small": (
-        {"others": members(1)}, ONE, "guard.holdout is 1, and the group has 2 members",
+        {"others": members(1)},
+        ONE,
+        "guard.holdout is 1, and the group has 2 members",
     ),
     "the key is gone": (
-        {"others": members(3)}, ACT, "guard.holdout is 0, and the group has 4 members",
+        {"others": members(3)},
+        ACT,
+        "guard.holdout is 0, and the group has 4 members",
     ),
     "another is one for longer": (
-        {"others": members(3, a_holdout("b", NOW - 60))}, ONE,
+        {"others": members(3, a_holdout("b", NOW - 60))},
+        ONE,
         "b is a holdout of the group already",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", OVER)
@@ -143,9 +164,15 @@ def test_a_holdout_that_is_not_needed_is_tried_again_after_a_while(case: str) ->
     waits = check_step(HOLDOUT, seen(now, **scraped), {"reason": why, "waiting": why}, policy)
     assert waits.holdout
     check_step(waits, seen(now + 899, **scraped), None, policy)
-    ended = check_step(waits, seen(now + 900, **scraped), {
-        "reason": f"it is not the holdout of its group any more: {why}", "waiting": "",
-    }, policy)  # fmt: skip
+    ended = check_step(
+        waits,
+        seen(now + 900, **scraped),
+        {
+            "reason": f"it is not the holdout of its group any more: {why}",
+            "waiting": "",
+        },
+        policy,
+    )
     assert not ended.holdout
     back = seen(now + 1800, **OFF_LOOK, scraped_at=NOW + now + 1800, others=look["others"])
     trial = check_step(ended, back, {"phase": Phase.DRAINING, "goal": Mode.ON}, policy)
@@ -164,9 +191,12 @@ def test_of_two_that_began_at_once_one_stays() -> None:
     first, second = a_holdout("a"), a_holdout("b")
     look = partial(seen, **OFF_LOOK, scraped_at=NOW)
     check_step(first, look(others=members(3, second)), None, ONE)
-    check_step(second, look(others=members(3, first)), {
-        "waiting": "a is a holdout of the group already"
-    }, ONE)  # fmt: skip
+    check_step(
+        second,
+        look(others=members(3, first)),
+        {"waiting": "a is a holdout of the group already"},
+        ONE,
+    )
 
 
 def test_an_order_of_a_person_ends_it() -> None:

@@ -54,10 +54,15 @@ def test_only_rules_that_disable_count_and_only_once_they_were_judged() -> None:
 @pytest.mark.parametrize(
     ("verdict", "seen", "suspects", "passing"),
     [
-        (P, P, (), True), (P, B, ("loses",), False), (N, B, ("loses",), False),
-        (B, B, (), False), (B, P, (), False), (N, P, (), False), (N, N, (), False),
+        (P, P, (), True),
+        (P, B, ("loses",), False),
+        (N, B, ("loses",), False),
+        (B, B, (), False),
+        (B, P, (), False),
+        (N, P, (), False),
+        (N, N, (), False),
     ],
-)  # fmt: skip
+)
 def test_a_breach_that_is_not_confirmed_is_suspected(
     verdict: Verdict, seen: Verdict, suspects: tuple[str, ...], passing: bool
 ) -> None:

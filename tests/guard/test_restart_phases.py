@@ -41,123 +41,175 @@ def cause(of: Cause) -> Incident:
 
 STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
     "an action that is given up does not count": (
-        DRAINING, seen(2, scraped_at=NOW + 1, service=STOPPED),
-        {"reason": "given up: the server was stopped by hand", "phase": Phase.OBSERVING,
-         "goal": Mode.ON, "actions": (NOW - 9000,), "incident": None},
+        DRAINING,
+        seen(2, scraped_at=NOW + 1, service=STOPPED),
+        {
+            "reason": "given up: the server was stopped by hand",
+            "phase": Phase.OBSERVING,
+            "goal": Mode.ON,
+            "actions": (NOW - 9000,),
+            "incident": None,
+        },
     ),
     "a stopped server is switched where the operator ordered it": (
         replace(DRAINING, incident=cause(Cause.PERSON)),
-        seen(2, scraped_at=NOW + 1, service=STOPPED), {"phase": Phase.RESTARTING},
+        seen(2, scraped_at=NOW + 1, service=STOPPED),
+        {"phase": Phase.RESTARTING},
     ),
     "an order for the other mode ends draining": (
-        replace(DRAINING, order=Order(Mode.ON, "ann", NOW)), seen(2),
+        replace(DRAINING, order=Order(Mode.ON, "ann", NOW)),
+        seen(2),
         {"reason": "given up: ann wants something else"},
     ),
     "an order for the same mode does not": (
-        replace(DRAINING, order=Order(Mode.OFF, "ann", NOW)), seen(2, load=1.0), None,
+        replace(DRAINING, order=Order(Mode.OFF, "ann", NOW)),
+        seen(2, load=1.0),
+        None,
     ),
     "a restart from standby that is given up leaves standby, with a trial in an hour": (
-        replace(DRAINING, from_standby=True, order=Order(Mode.ON, "ann", NOW)), seen(2),
+        replace(DRAINING, from_standby=True, order=Order(Mode.ON, "ann", NOW)),
+        seen(2),
         {"phase": Phase.DISABLED, "goal": Mode.OFF, "standby": True, "rearm_at": NOW + 2 + HOUR},
     ),
     "without a trial where a person had ordered standby": (
-        replace(DRAINING, from_standby=True, incident=cause(Cause.PERSON),
-                order=Order(Mode.ON, "ann", NOW)),
-        seen(2), {"phase": Phase.DISABLED, "standby": True, "rearm_at": None},
+        replace(
+            DRAINING,
+            from_standby=True,
+            incident=cause(Cause.PERSON),
+            order=Order(Mode.ON, "ann", NOW),
+        ),
+        seen(2),
+        {"phase": Phase.DISABLED, "standby": True, "rearm_at": None},
     ),
     "draining waits for a manager that does not answer": (
-        DRAINING, seen(OVER - 1, service=None, service_error="no answer"), None,
+        DRAINING,
+        seen(OVER - 1, service=None, service_error="no answer"),
+        None,
     ),
     "then the guard holds": (
-        DRAINING, seen(OVER, service=None, service_error="no answer"),
+        DRAINING,
+        seen(OVER, service=None, service_error="no answer"),
         {"phase": Phase.HELD, "reason": "nothing was done: no answer"},
     ),
     "an earlier scrape does not show that no request runs": (DRAINING, seen(1), None),
     "a later scrape does": (DRAINING, seen(2, scraped_at=NOW + 1), {"phase": Phase.RESTARTING}),
     "a restart that was done is verified": (
-        RESTARTING, seen(outcome=SwitchOutcome()), {"phase": Phase.VERIFYING},
+        RESTARTING,
+        seen(outcome=SwitchOutcome()),
+        {"phase": Phase.VERIFYING},
     ),
     "a restart that failed is rolled back": (
-        RESTARTING, seen(outcome=SwitchOutcome("it failed")), {"phase": Phase.ROLLING_BACK},
+        RESTARTING,
+        seen(outcome=SwitchOutcome("it failed")),
+        {"phase": Phase.ROLLING_BACK},
     ),
     "a restart that failed and may succeed later is rolled back, too": (
-        RESTARTING, seen(outcome=SwitchOutcome("it failed", changed=True, retry=True)),
+        RESTARTING,
+        seen(outcome=SwitchOutcome("it failed", changed=True, retry=True)),
         {"phase": Phase.ROLLING_BACK},
     ),
     "a restart that changed nothing ends in a hold": (
-        RESTARTING, seen(outcome=MASKED), {"phase": Phase.HELD},
+        RESTARTING,
+        seen(outcome=MASKED),
+        {"phase": Phase.HELD},
     ),
     "a busy manager is asked again": (RESTARTING, seen(START - 1, outcome=BUSY), None),
     "until the start timeout": (
-        RESTARTING, seen(START, outcome=BUSY),
+        RESTARTING,
+        seen(START, outcome=BUSY),
         {"phase": Phase.HELD, "goal": Mode.ON, "reason": "nothing was done: it is busy"},
     ),
     "a manager that changes the process is waited for": (
-        RESTARTING, seen(START - 1, service=CHANGING), None,
+        RESTARTING,
+        seen(START - 1, service=CHANGING),
+        None,
     ),
     "until the start timeout, too": (
-        RESTARTING, seen(START, service=CHANGING),
-        {"phase": Phase.ROLLING_BACK, "goal": Mode.ON,
-         "why": "the server's manager did not finish in time"},
+        RESTARTING,
+        seen(START, service=CHANGING),
+        {
+            "phase": Phase.ROLLING_BACK,
+            "goal": Mode.ON,
+            "why": "the server's manager did not finish in time",
+        },
     ),
     "a manager without process ids may report the old process for a while": (
         VERIFYING,
-        seen(START - 1, scraped_at=NOW + START - 1, healthy=True, service=NAMELESS), None,
+        seen(START - 1, scraped_at=NOW + START - 1, healthy=True, service=NAMELESS),
+        None,
     ),
     "but not for longer than the start timeout": (
-        VERIFYING, seen(START, scraped_at=NOW + START, healthy=True, service=NAMELESS),
+        VERIFYING,
+        seen(START, scraped_at=NOW + START, healthy=True, service=NAMELESS),
         {"phase": Phase.ROLLING_BACK, "why": "it still speculates after the restart"},
     ),
     "a pod that is gone may be listed, and a new one not read yet": (
         VERIFYING,
-        seen(START - 1, scraped_at=NOW + START - 1, as_of=NOW, healthy=True, service=OFF), None,
+        seen(START - 1, scraped_at=NOW + START - 1, as_of=NOW, healthy=True, service=OFF),
+        None,
     ),
     "what was read since the restart counts at once": (
-        VERIFYING, seen(1, scraped_at=NOW + 1, as_of=NOW + 0.5, healthy=True, service=OFF),
+        VERIFYING,
+        seen(1, scraped_at=NOW + 1, as_of=NOW + 0.5, healthy=True, service=OFF),
         {"phase": Phase.ROLLING_BACK, "why": "it still speculates after the restart"},
     ),
     "a process that has only just ended may be started again": (
-        VERIFYING, seen(14.9, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
+        VERIFYING,
+        seen(14.9, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
         {"phase": Phase.VERIFYING},
     ),
     "a server that is stopped by hand after the restart is left alone": (
-        VERIFYING, seen(15, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
+        VERIFYING,
+        seen(15, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
         {"phase": Phase.HELD},
     ),
     "a rollback that was done before a crash is not done again": (
-        BACK, seen(service=replace(UP, instance="3")),
+        BACK,
+        seen(service=replace(UP, instance="3")),
         {"reason": "the server is as it was", "phase": Phase.ROLLING_BACK, "issued": NOW},
     ),
     "one that was not done is not taken for done": (
-        BACK, seen(service=replace(UP, instance="2")), None,
+        BACK,
+        seen(service=replace(UP, instance="2")),
+        None,
     ),
     "a process that is not there is recorded": (
-        replace(BACK, issued=NOW), seen(service=GONE), {"down_since": NOW},
+        replace(BACK, issued=NOW),
+        seen(service=GONE),
+        {"down_since": NOW},
     ),
     "it may come back within 15 seconds": (GONE_SINCE, seen(14.9, service=GONE), None),
     "then the rollback is tried again": (
-        GONE_SINCE, seen(15, service=GONE),
+        GONE_SINCE,
+        seen(15, service=GONE),
         {"phase": Phase.ROLLING_BACK, "attempts": 1, "issued": None},
     ),
     "and once more": (
-        replace(GONE_SINCE, attempts=1), seen(15, service=GONE),
+        replace(GONE_SINCE, attempts=1),
+        seen(15, service=GONE),
         {"phase": Phase.ROLLING_BACK, "attempts": 2, "issued": None},
     ),
     "the last attempt may take the start timeout": (
-        replace(GONE_SINCE, attempts=2), seen(START - 1, service=GONE), None,
+        replace(GONE_SINCE, attempts=2),
+        seen(START - 1, service=GONE),
+        None,
     ),
     "after it the guard holds": (
-        replace(GONE_SINCE, attempts=2), seen(START, service=GONE),
+        replace(GONE_SINCE, attempts=2),
+        seen(START, service=GONE),
         {"phase": Phase.HELD, "reason": "it failed; and it has not come back since"},
     ),
     "a rollback that is refused is tried until the start timeout": (
-        BACK, seen(START - 1, outcome=MASKED, service=CHANGING), None,
+        BACK,
+        seen(START - 1, outcome=MASKED, service=CHANGING),
+        None,
     ),
     "after it the operator is needed": (
-        BACK, seen(START, outcome=MASKED, service=CHANGING),
+        BACK,
+        seen(START, outcome=MASKED, service=CHANGING),
         {"phase": Phase.HELD, "reason": "it failed; and it could not be put back: it is masked"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("state", "look", "expected"), STEPS.values(), ids=STEPS)
@@ -182,9 +234,10 @@ def test_an_action_that_is_given_up_returns_to_the_phase_before_it(
     paused = state_machine.pause(draining, until=NOW + 60, by="ann").state
     other = Mode.ON if goal is Mode.OFF else Mode.OFF
     after = check_step(
-        paused, seen(2),
+        paused,
+        seen(2),
         {"reason": "given up: paused by ann", "phase": phase, "actions": actions, "goal": other},
-    )  # fmt: skip
+    )
     assert (after.incident is None) is (phase is Phase.OBSERVING)
 
 
@@ -229,8 +282,9 @@ def test_what_an_earlier_holder_began_is_waited_for(state: GuardState) -> None:
     late = seen(ACT.start_timeout + 9, handover=0.0, **undone)
     after = check_step(state, late, {"phase": state.phase, "since": late.now})
     assert state_machine.effect(after, replace(late, handover=None), prepared=True) is not None
-    done = seen(3, handover=5.0, service=replace(NAMELESS, mode=None), mode=state.goal,
-                scraped_at=NOW + 2)  # fmt: skip
+    done = seen(
+        3, handover=5.0, service=replace(NAMELESS, mode=None), mode=state.goal, scraped_at=NOW + 2
+    )
     assert check_step(state, done, {}).issued == done.now
 
 
@@ -272,10 +326,18 @@ def test_hooks_run_around_every_restart(hooks: dict[str, list[str]], hooked: boo
 # The measurement after the restart
 
 EXPLORING = replace(
-    CALM, phase=Phase.VERIFYING, since=NOW - 700, goal=Mode.OFF, instance="1", started="2",
-    incident=Incident("i", Cause.EXPLORATION, NOW - 900), issued=NOW - 660, healthy_at=NOW - 600,
-    began=NOW - 700, actions=(NOW - 900,),
-)  # fmt: skip
+    CALM,
+    phase=Phase.VERIFYING,
+    since=NOW - 700,
+    goal=Mode.OFF,
+    instance="1",
+    started="2",
+    incident=Incident("i", Cause.EXPLORATION, NOW - 900),
+    issued=NOW - 660,
+    healthy_at=NOW - 600,
+    began=NOW - 700,
+    actions=(NOW - 900,),
+)
 SWITCHED_OFF = replace(EXPLORING, incident=Incident("i", Cause.RULE, NOW - 900, "r", "tiny", ALL))
 LATE = replace(SWITCHED_OFF, healthy_at=NOW - 1800)
 ALMOST_LATE = replace(SWITCHED_OFF, healthy_at=NOW - 1799)
@@ -291,40 +353,60 @@ def measured(value: float | None, spread: float = 0.05, *, service: Service = OF
 
 MEASUREMENTS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
     "an exploration lasts as long as its block": (
-        replace(EXPLORING, healthy_at=NOW - 599), measured(0.8), None,
+        replace(EXPLORING, healthy_at=NOW - 599),
+        measured(0.8),
+        None,
     ),
     "speculation that certainly loses is left off and tried again later": (
-        EXPLORING, measured(0.8),
-        {"phase": Phase.DISABLED, "rearm_at": NOW + POLICY.rearm.wait(120.0),
-         "reason": "explored: speculation had a speedup of 0.80 (0.75 to 0.85)"},
+        EXPLORING,
+        measured(0.8),
+        {
+            "phase": Phase.DISABLED,
+            "rearm_at": NOW + POLICY.rearm.wait(120.0),
+            "reason": "explored: speculation had a speedup of 0.80 (0.75 to 0.85)",
+        },
     ),
     "a switch is measured for guard.verify": (
-        replace(SWITCHED_OFF, healthy_at=NOW - 599), measured(0.8), None,
+        replace(SWITCHED_OFF, healthy_at=NOW - 599),
+        measured(0.8),
+        None,
     ),
     "a switch that helped stays": (
-        SWITCHED_OFF, measured(0.8), {"phase": Phase.DISABLED, "backoff": 0.0},
+        SWITCHED_OFF,
+        measured(0.8),
+        {"phase": Phase.DISABLED, "backoff": 0.0},
     ),
     "an uncertain result prolongs the measurement": (
-        SWITCHED_OFF, measured(0.98), {"phase": Phase.VERIFYING, "waiting": UNSURE},
+        SWITCHED_OFF,
+        measured(0.98),
+        {"phase": Phase.VERIFYING, "waiting": UNSURE},
     ),
     "which is recorded once": (replace(ALMOST_LATE, waiting=UNSURE), measured(0.98), None),
     "up to three times guard.verify": (
-        LATE, measured(0.98),
-        {"phase": Phase.DISABLED, "reason": "it probably helped: speedup 0.98 (0.93 to 1.03); 0.98"
-         " by the earlier baseline, but serving without speculation takes 1.10 times as long as it"
-         " says"},
+        LATE,
+        measured(0.98),
+        {
+            "phase": Phase.DISABLED,
+            "reason": "it probably helped: speedup 0.98 (0.93 to 1.03); 0.98"
+            " by the earlier baseline, but serving without speculation takes 1.10 times as long as"
+            " it says",
+        },
     ),
     "too little traffic prolongs the measurement": (
-        SWITCHED_OFF, measured(None), {"phase": Phase.VERIFYING, "waiting": TOO_FEW},
+        SWITCHED_OFF,
+        measured(None),
+        {"phase": Phase.VERIFYING, "waiting": TOO_FEW},
     ),
     "which is recorded once, too": (replace(ALMOST_LATE, waiting=TOO_FEW), measured(None), None),
     "up to three times guard.verify, too": (LATE, measured(None), {"phase": Phase.DISABLED}),
     "a process that is gone is recorded": (
-        SWITCHED_OFF, measured(0.8, service=replace(OFF, life=ProcessState.DOWN)),
+        SWITCHED_OFF,
+        measured(0.8, service=replace(OFF, life=ProcessState.DOWN)),
         {"phase": Phase.VERIFYING, "down_since": NOW},
     ),
     "and that it is back": (
-        replace(SWITCHED_OFF, down_since=NOW), measured(0.8),
+        replace(SWITCHED_OFF, down_since=NOW),
+        measured(0.8),
         {"reason": "the process is there", "down_since": None},
     ),
     "a process that is gone for 15 seconds is rolled back": (
@@ -332,7 +414,7 @@ MEASUREMENTS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         measured(0.8, service=replace(OFF, life=ProcessState.DOWN)),
         {"phase": Phase.ROLLING_BACK, "goal": Mode.ON, "why": "vLLM died after the restart"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("state", "look", "expected"), MEASUREMENTS.values(), ids=MEASUREMENTS)
@@ -363,11 +445,17 @@ def test_a_switch_that_did_not_help_is_undone_and_the_guard_rests_twice_as_long_
         assert step is not None
         assert step.reason.startswith("it did not help: speedup 1.30 (1.25 to 1.35)")
         check_step(
-            state, measured(1.3),
-            {"phase": Phase.DRAINING, "goal": Mode.ON, "backoff": rest, "rests_until": NOW + rest,
-             "rearm_at": NOW + POLICY.rearm.wait(120.0)},
+            state,
+            measured(1.3),
+            {
+                "phase": Phase.DRAINING,
+                "goal": Mode.ON,
+                "backoff": rest,
+                "rests_until": NOW + rest,
+                "rearm_at": NOW + POLICY.rearm.wait(120.0),
+            },
             POLICY,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "guard.mode is observe"])

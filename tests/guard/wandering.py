@@ -119,12 +119,19 @@ class Wandering:
         """What obeys, with something else in its place now and then."""
         chance, state = self.chance, self.state
         odd = self._happens(0.1)
-        service = chance.choice([
-            None, Service(ProcessState.DOWN, self.server, self.instance),
-            Service(ProcessState.CHANGING, self.server, None),
-            Service(ProcessState.UP, None, None),
-            Service(ProcessState.UP, chance.choice(_MODES), "other"),
-        ]) if odd else Service(ProcessState.UP, self.server, self.instance)  # fmt: skip
+        service = (
+            chance.choice(
+                [
+                    None,
+                    Service(ProcessState.DOWN, self.server, self.instance),
+                    Service(ProcessState.CHANGING, self.server, None),
+                    Service(ProcessState.UP, None, None),
+                    Service(ProcessState.UP, chance.choice(_MODES), "other"),
+                ]
+            )
+            if odd
+            else Service(ProcessState.UP, self.server, self.instance)
+        )
         standby = self.ordered and self.server is Mode.ON
         mode = None if standby else self.server
         mode = chance.choice([None, Mode.ON, Mode.OFF]) if self._happens(0.03) else mode
@@ -269,9 +276,12 @@ def agrees(state: GuardState) -> None:
         assert state.goal is wanted, state
     if state.phase in (Phase.DRAINING, Phase.RESTARTING, Phase.VERIFYING):
         causes = {
-            Cause.RULE: Mode.OFF, Cause.TRIAL_LOST: Mode.OFF, Cause.TRIAL: Mode.ON,
-            Cause.EXPLORATION: Mode.OFF, Cause.NOT_HELPED: Mode.ON,
-        }  # fmt: skip
+            Cause.RULE: Mode.OFF,
+            Cause.TRIAL_LOST: Mode.OFF,
+            Cause.TRIAL: Mode.ON,
+            Cause.EXPLORATION: Mode.OFF,
+            Cause.NOT_HELPED: Mode.ON,
+        }
         assert state.goal is causes.get(cause(state) or Cause.RULE, state.goal), state
         assert state.goal is not None
         mode = Mode.OFF if state.goal is Mode.ON else Mode.ON

@@ -79,42 +79,58 @@ class KubernetesCluster:
     def start(self) -> None:
         """Start everything; returns when the API server answers."""
         self._start(
-            "etcd", "etcd", "--data-dir", f"{self.state}/etcd",
+            "etcd",
+            "etcd",
+            "--data-dir",
+            f"{self.state}/etcd",
             f"--listen-client-urls=http://127.0.0.1:{self._etcd}",
             f"--advertise-client-urls=http://127.0.0.1:{self._etcd}",
             f"--listen-peer-urls=http://127.0.0.1:{self._etcd_peers}",
-        )  # fmt: skip
+        )
         self.start_api_server()
         kubeconfig = f"--kubeconfig={self.kubeconfig}"
         # Port 0 of the insecure one closes it; the secure one has to be another each time.
         common = (kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
         self._start(
-            "controllers", f"{self._bin}/kube-controller-manager", *common,
-            f"--secure-port={free_port()}", f"--cert-dir={self.state}/certs-controllers",
+            "controllers",
+            f"{self._bin}/kube-controller-manager",
+            *common,
+            f"--secure-port={free_port()}",
+            f"--cert-dir={self.state}/certs-controllers",
             f"--service-account-private-key-file={self.state}/sa.key",
-            f"--root-ca-file={self._certificate}", "--use-service-account-credentials",
-        )  # fmt: skip
+            f"--root-ca-file={self._certificate}",
+            "--use-service-account-credentials",
+        )
         self._start(
-            "scheduler", f"{self._bin}/kube-scheduler", *common,
-            f"--secure-port={free_port()}", f"--cert-dir={self.state}/certs-scheduler",
-        )  # fmt: skip
+            "scheduler",
+            f"{self._bin}/kube-scheduler",
+            *common,
+            f"--secure-port={free_port()}",
+            f"--cert-dir={self.state}/certs-scheduler",
+        )
         node = HERE / "kubernetes_node.py"
         self._start(
             "node", sys.executable, str(node), self.url, self._token, str(self.state), self.network
-        )  # fmt: skip
+        )
 
     def start_api_server(self) -> None:
         """Start the API server alone; returns when it answers."""
         self._start(
-            "apiserver", f"{self._bin}/kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{self._etcd}", f"--secure-port={self._port}",
-            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
-            f"--cert-dir={self.state}/certs", f"--token-auth-file={self.state}/tokens.csv",
-            "--authorization-mode=RBAC", "--service-account-issuer=https://lab",
+            "apiserver",
+            f"{self._bin}/kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd}",
+            f"--secure-port={self._port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--cert-dir={self.state}/certs",
+            f"--token-auth-file={self.state}/tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://lab",
             f"--service-account-key-file={self.state}/sa.key",
             f"--service-account-signing-key-file={self.state}/sa.key",
-            "--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none",
-        )  # fmt: skip
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--endpoint-reconciler-type=none",
+        )
         deadline = time.monotonic() + START_TIMEOUT
         while not self._is_ready():
             if time.monotonic() > deadline or self._processes["apiserver"].poll() is not None:
@@ -187,9 +203,11 @@ class KubernetesCluster:
             self._processes[name] = subprocess.Popen(
                 # If the test run is killed, the cluster ends with it.
                 ["setpriv", "--pdeathsig", "TERM", *command],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def _stop(self, name: str) -> None:
         process = self._processes.pop(name)

@@ -80,9 +80,12 @@ class Container:
             try:
                 self.process = subprocess.Popen(
                     ["setpriv", "--pdeathsig", "KILL", *command],
-                    env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             except OSError as error:
                 log.write(f"cannot start {command}: {error}\n".encode())
                 self.process = None
@@ -125,10 +128,14 @@ class Container:
         running = {"running": {"startedAt": self.started}}
         waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
         return {
-            "name": self.spec["name"], "image": self.spec["image"], "imageID": "",
-            "restartCount": self.restarts, "ready": self.ready(), "started": self.alive,
+            "name": self.spec["name"],
+            "image": self.spec["image"],
+            "imageID": "",
+            "restartCount": self.restarts,
+            "ready": self.ready(),
+            "started": self.alive,
             "state": running if self.alive else waiting,
-        }  # fmt: skip
+        }
 
 
 class Node:
@@ -166,10 +173,11 @@ class Node:
         size = {"cpu": "64", "memory": "256Gi", "pods": "250", "nvidia.com/gpu": "64"}
         ready = {"type": "Ready", "status": "True", "reason": "Lab", "lastHeartbeatTime": now()}
         self._api(
-            "PATCH", f"/api/v1/nodes/{NAME}/status",
+            "PATCH",
+            f"/api/v1/nodes/{NAME}/status",
             {"status": {"capacity": size, "allocatable": size, "conditions": [ready]}},
             "application/strategic-merge-patch+json",
-        )  # fmt: skip
+        )
         self._api("PATCH", f"/api/v1/nodes/{NAME}", {"spec": {"taints": None}}, MERGE)
 
     def _turn(self) -> None:
@@ -211,18 +219,25 @@ class Node:
         ready = "True" if all(status["ready"] for status in statuses) else "False"
         before = {c["type"]: c for c in pod["status"].get("conditions", [])}
         conditions = [
-            before[kind] if before.get(kind, {}).get("status") == value
+            before[kind]
+            if before.get(kind, {}).get("status") == value
             else {"type": kind, "status": value, "lastTransitionTime": now()}
             for kind, value in {
-                "Initialized": "True", "PodScheduled": "True", "ContainersReady": ready,
+                "Initialized": "True",
+                "PodScheduled": "True",
+                "ContainersReady": ready,
                 "Ready": ready,
             }.items()
-        ]  # fmt: skip
+        ]
         status = {
-            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-            "hostIP": "127.0.0.1", "startTime": pod["status"].get("startTime") or now(),
-            "conditions": conditions, "containerStatuses": statuses,
-        }  # fmt: skip
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "hostIP": "127.0.0.1",
+            "startTime": pod["status"].get("startTime") or now(),
+            "conditions": conditions,
+            "containerStatuses": statuses,
+        }
         if any(pod["status"].get(key) != value for key, value in status.items()):
             self._api("PATCH", f"{path}/status", {"status": status}, MERGE)
 

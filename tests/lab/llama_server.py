@@ -55,18 +55,38 @@ def tiny_ggufs(models: Path) -> Path:
 def command(folder: Path, models: Path, port: int, *flags: str) -> list[str]:
     """A command that serves the target as ``tiny`` on the loopback, four requests at a time."""
     return [
-        str(folder / "llama-server"), "--model", str(models / "target.gguf"), "--alias", "tiny",
-        "--host", "127.0.0.1", "--port", str(port), "--metrics", "--ctx-size", "8192",
-        "--parallel", "4", "--threads", "1", *flags,
-    ]  # fmt: skip
+        str(folder / "llama-server"),
+        "--model",
+        str(models / "target.gguf"),
+        "--alias",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--metrics",
+        "--ctx-size",
+        "8192",
+        "--parallel",
+        "4",
+        "--threads",
+        "1",
+        *flags,
+    ]
 
 
 def draft_flags(models: Path, draft: str = "draft-good", *, k: int = 4) -> list[str]:
     """Flags of speculation with a draft model."""
     return [
-        "--model-draft", str(models / f"{draft}.gguf"), "--spec-type", "draft-simple",
-        "--spec-draft-n-max", str(k), "--threads-draft", "1",
-    ]  # fmt: skip
+        "--model-draft",
+        str(models / f"{draft}.gguf"),
+        "--spec-type",
+        "draft-simple",
+        "--spec-draft-n-max",
+        str(k),
+        "--threads-draft",
+        "1",
+    ]
 
 
 if __name__ == "__main__":

@@ -29,12 +29,28 @@ def vllm_bench(
 ) -> list[str]:
     """``vllm bench serve`` on chat completions of full length; the data set is yet to be named."""
     return [
-        str(vllm / "bin/vllm"), "bench", "serve", "--backend", "openai-chat",
-        "--endpoint", "/v1/chat/completions", "--base-url", url, "--model", "tiny",
-        "--tokenizer", str(tokenizer), "--num-prompts", str(requests),
-        "--max-concurrency", str(concurrency), "--temperature", f"{temperature:g}",
-        "--ignore-eos", "--disable-tqdm",
-    ]  # fmt: skip
+        str(vllm / "bin/vllm"),
+        "bench",
+        "serve",
+        "--backend",
+        "openai-chat",
+        "--endpoint",
+        "/v1/chat/completions",
+        "--base-url",
+        url,
+        "--model",
+        "tiny",
+        "--tokenizer",
+        str(tokenizer),
+        "--num-prompts",
+        str(requests),
+        "--max-concurrency",
+        str(concurrency),
+        "--temperature",
+        f"{temperature:g}",
+        "--ignore-eos",
+        "--disable-tqdm",
+    ]
 
 
 def aiperf_profile(
@@ -45,22 +61,49 @@ def aiperf_profile(
     Needs ``HF_HOME`` of :func:`hub_with`; the results are put in ``folder``.
     """
     return [
-        str(aiperf / "bin/aiperf"), "profile", "--model", "tiny", "--url", url,
-        "--endpoint-type", "chat", "--streaming", "--tokenizer", "lab/tiny",
-        "--use-server-token-count", "--extra-inputs", f"temperature:{temperature:g}",
-        "--extra-inputs", "ignore_eos:true", "--request-count", str(requests),
-        "--concurrency", str(concurrency), "--workers-max", "1", "--record-processors", "1",
-        "--ui-type", "none", "--no-gpu-telemetry", "--no-server-metrics",
-        "--artifact-dir", str(folder),
-    ]  # fmt: skip
+        str(aiperf / "bin/aiperf"),
+        "profile",
+        "--model",
+        "tiny",
+        "--url",
+        url,
+        "--endpoint-type",
+        "chat",
+        "--streaming",
+        "--tokenizer",
+        "lab/tiny",
+        "--use-server-token-count",
+        "--extra-inputs",
+        f"temperature:{temperature:g}",
+        "--extra-inputs",
+        "ignore_eos:true",
+        "--request-count",
+        str(requests),
+        "--concurrency",
+        str(concurrency),
+        "--workers-max",
+        "1",
+        "--record-processors",
+        "1",
+        "--ui-type",
+        "none",
+        "--no-gpu-telemetry",
+        "--no-server-metrics",
+        "--artifact-dir",
+        str(folder),
+    ]
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], timeout: float = 900.0) -> str:
     """Run a command to its end; what it printed. Raises RuntimeError when it fails."""
     done = subprocess.run(
-        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
     if done.returncode:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-4000:]}")
     return done.stdout

@@ -107,9 +107,14 @@ class SystemdMachine:
     def write_file(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a file inside, with its folder."""
         self.run(
-            "sh", "-ec", 'mkdir -p "$(dirname "$1")"; cat > "$1"; chmod "$2" "$1"',
-            "sh", path, f"{mode:o}", input=text,
-        )  # fmt: skip
+            "sh",
+            "-ec",
+            'mkdir -p "$(dirname "$1")"; cat > "$1"; chmod "$2" "$1"',
+            "sh",
+            path,
+            f"{mode:o}",
+            input=text,
+        )
 
     def journal(self, unit: str) -> str:
         """What the unit logged, without time and host."""

@@ -104,9 +104,13 @@ def write_adapter(model: LlamaForCausalLM, folder: Path, seed: int) -> None:
         for side, shape in (("lora_A", (LORA_RANK, width)), ("lora_B", (width, LORA_RANK)))
     }
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none",
-        "r": LORA_RANK, "lora_alpha": 2 * LORA_RANK, "target_modules": ["q_proj", "v_proj"],
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "bias": "none",
+        "r": LORA_RANK,
+        "lora_alpha": 2 * LORA_RANK,
+        "target_modules": ["q_proj", "v_proj"],
+    }
     folder.mkdir()
     save_file(weights, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config))

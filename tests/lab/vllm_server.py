@@ -63,9 +63,11 @@ def speculation_flags(models: Path, speculation: str | None, k: int) -> list[str
             f"no draft called {speculation!r}: expected draft-good, draft-bad, ngram or None"
         )
     return [
-        "--speculative-config", json.dumps(config),
-        "--per-request-spec-decode-metrics", "summary",
-    ]  # fmt: skip
+        "--speculative-config",
+        json.dumps(config),
+        "--per-request-spec-decode-metrics",
+        "summary",
+    ]
 
 
 def serve_command(vllm: Path, models: Path, port: int | str) -> list[str]:
@@ -74,10 +76,23 @@ def serve_command(vllm: Path, models: Path, port: int | str) -> list[str]:
     With float32, because some virtual CPUs announce bfloat16 instructions and then refuse them.
     """
     return [
-        str(vllm / "bin/vllm"), "serve", str(models / "target"), "--served-model-name", "tiny",
-        "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024", "--enforce-eager",
-        "--dtype", "float32", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES),
-    ]  # fmt: skip
+        str(vllm / "bin/vllm"),
+        "serve",
+        str(models / "target"),
+        "--served-model-name",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "1024",
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+        "--kv-cache-memory-bytes",
+        str(KV_CACHE_BYTES),
+    ]
 
 
 @contextlib.contextmanager
@@ -88,9 +103,12 @@ def fork_server(vllm: Path, folder: Path) -> Iterator[Path]:
         process = subprocess.Popen(
             # Without the folder of the program among those with modules.
             ["setpriv", "--pdeathsig", "TERM", vllm / "bin/python", "-P", FORK_SERVER, path],
-            env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=log, start_new_session=True,
-        )  # fmt: skip
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield path
     finally:

@@ -17,9 +17,14 @@ from specwatch.domain.experiments import (
 )
 
 WORK = Workload(
-    endpoint="chat", source="built-in", prompts=36, digest="abc", max_tokens=101,
-    temperatures=(0.0, 0.7), seed=0,
-)  # fmt: skip
+    endpoint="chat",
+    source="built-in",
+    prompts=36,
+    digest="abc",
+    max_tokens=101,
+    temperatures=(0.0, 0.7),
+    seed=0,
+)
 TOKENS = 101
 
 

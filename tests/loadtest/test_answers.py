@@ -83,8 +83,9 @@ def test_partings_are_shown_from_where_they_part_the_earliest_first() -> None:
     early = AnswerSet(answer("b", "stop"), answer("a"), answer("a"))
     partings = compare([late, *sets(same=1), early]).partings
     assert [(one.prompt, one.position, one.on, one.off) for one in partings] == [
-        (2, 0, "b", "a"), (0, 3, "def", "xyz"),
-    ]  # fmt: skip
+        (2, 0, "b", "a"),
+        (0, 3, "def", "xyz"),
+    ]
 
 
 def test_prompts_without_all_answers_are_left_out() -> None:

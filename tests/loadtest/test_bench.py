@@ -238,5 +238,6 @@ def test_a_note_says_how_long_short_turns_should_be(latency: float, noted: bool)
     notes = made(turns, turns=True).notes
     assert notes == (
         ("a turn lasted 2.5 mean latencies, and 6 are recommended: give --duration 2m24s",)
-        if noted else ()
-    )  # fmt: skip
+        if noted
+        else ()
+    )

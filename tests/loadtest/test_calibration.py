@@ -254,8 +254,9 @@ def test_a_tap_counts_each_temperature_over_the_whole_block() -> None:
     measured.add(Block(tuple(looks), ()), Meter(ON))
     for sample in measured.samples:
         assert {one.value: counted.drafts for one, counted in sample.buckets.items()} == {
-            "0": 88, ">1": 40,
-        }  # fmt: skip
+            "0": 88,
+            ">1": 40,
+        }
 
 
 def test_many_failed_requests_make_a_stage_useless() -> None:

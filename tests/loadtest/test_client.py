@@ -81,9 +81,12 @@ def piece(text: str, reason: str | None = None) -> dict[str, Any]:
 RECORD = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
 TIMINGS = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
 DETAILS = {
-    "spec_accept_rate": 0.29, "spec_verify_ct": 43, "spec_num_proposed_drafts": 215,
-    "spec_num_correct_drafts": 63, "spec_correct_drafts_histogram": [11, 14, 11, 4, 0, 3],
-}  # fmt: skip
+    "spec_accept_rate": 0.29,
+    "spec_verify_ct": 43,
+    "spec_num_proposed_drafts": 215,
+    "spec_num_correct_drafts": 63,
+    "spec_correct_drafts_histogram": [11, 14, 11, 4, 0, 3],
+}
 SGLANG = Acceptance("record", 43, 215, 63, (32, 18, 7, 3, 3))
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
 EMPTY = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 0}}
@@ -175,10 +178,19 @@ ERROR = {"error": {"message": "no chat template", "code": 400}}
         (lambda _: PlainTextResponse(DEEP), ErrorKind.UNREADABLE, "RecursionError"),
     ],
     ids=[
-        "refused", "failed", "failed late", "broke off", "no completion", "a list", "no usage",
-        "no tokens", "no content", "a deep error", "a deep event",
+        "refused",
+        "failed",
+        "failed late",
+        "broke off",
+        "no completion",
+        "a list",
+        "no usage",
+        "no tokens",
+        "no content",
+        "a deep error",
+        "a deep event",
     ],
-)  # fmt: skip
+)
 def test_each_failure_has_a_kind_and_a_detail(
     serve: Serve, answering: Answering, kind: ErrorKind, detail: str
 ) -> None:

@@ -108,11 +108,20 @@ def compared(
     if value is not None:
         speedup = estimate(value, lower or value - 0.01, upper or value + 0.01)
     return ComparedLevel(
-        concurrency=concurrency, rate=None, speedup=speedup,
-        decode=None, ttft=None, throughput_off=1, throughput_on=1, per_user_off=None,
-        per_user_on=None, tpot_p99_off=None, tpot_p99_on=None, acceptance_rate=None,
+        concurrency=concurrency,
+        rate=None,
+        speedup=speedup,
+        decode=None,
+        ttft=None,
+        throughput_off=1,
+        throughput_on=1,
+        per_user_off=None,
+        per_user_on=None,
+        tpot_p99_off=None,
+        tpot_p99_on=None,
+        acceptance_rate=None,
         verdict="unknown",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,10 +205,15 @@ def test_all_levels_count_alike() -> None:
         ([1.0, 1.0, 1.0], "not_worth_it", r"Speculation makes no clear difference: (1\.0|0\.9).*"),
     ],
     ids=[
-        "it pays at low loads", "it always pays", "it never pays", "it pays too little",
-        "it pays at one load", "it pays at high loads", "it makes no difference",
+        "it pays at low loads",
+        "it always pays",
+        "it never pays",
+        "it pays too little",
+        "it pays at one load",
+        "it pays at high loads",
+        "it makes no difference",
     ],
-)  # fmt: skip
+)
 def test_the_sentence_says_what_to_do_and_at_which_loads(
     speedups: Sequence[float], verdict: Verdict, sentence: str
 ) -> None:

@@ -34,7 +34,7 @@ KINDS = {
     "a talk that ends with an answer": ({"messages": [SYSTEM, USER, REPLY]}, 2),
     "ShareGPT": (SHAREGPT, 0),
     "turns": ({"turns": ["one", "and then"]}, 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("array", [False, True])
@@ -49,10 +49,14 @@ def test_without_chat_a_conversation_is_its_first_question() -> None:
 
 def test_entries_without_a_prompt_are_skipped() -> None:
     strange = [
-        {"conversations": []}, {"prompt": " "}, {"prompt": 3}, 7, {"messages": [REPLY]},
+        {"conversations": []},
+        {"prompt": " "},
+        {"prompt": 3},
+        7,
+        {"messages": [REPLY]},
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         {"prompt": "x" * (dataset.LONGEST_PROMPT + 1)},
-    ]  # fmt: skip
+    ]
     assert prompts(*strange, {"prompt": "one"}) == [("one", 0)]
 
 

@@ -256,11 +256,15 @@ def test_times_that_contradict_one_another_are_refused(
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
     | st.sampled_from([0, -1, 1e300, 1e-300, 10**400]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
-)  # fmt: skip
+)
 KEYS = sorted({key for part in (DETAILED, MEANS, AIPERF) for key in places(part)})
 
 

@@ -181,9 +181,14 @@ def answer(
     prompt: str = "hello",
 ) -> Answer:
     return Answer(
-        Ask(prompt, 8, temperature), sent=0.0, ended=1.0, first=0.2, last=0.9, tokens=tokens,
+        Ask(prompt, 8, temperature),
+        sent=0.0,
+        ended=1.0,
+        first=0.2,
+        last=0.9,
+        tokens=tokens,
         error=error,
-    )  # fmt: skip
+    )
 
 
 def sweep(
@@ -206,10 +211,12 @@ def test_assumed_zones_follow_from_the_assumed_cost_of_a_draft_token() -> None:
     """Above it wins and below it loses, by the whole interval."""
     result = sweep(
         {
-            0.0: drawn(20, 0.8, 1), 0.5: drawn(20, 0.35, 2), 1.0: drawn(20, 0.1, 3),
+            0.0: drawn(20, 0.8, 1),
+            0.5: drawn(20, 0.35, 2),
+            1.0: drawn(20, 0.1, 3),
             1.5: drawn(4, 0.9, 4),
         }
-    )  # fmt: skip
+    )
     rates = [
         temperature.acceptance.rate
         for temperature in temperatures_of(result, "no baseline", 0.1)[:3]
@@ -229,9 +236,12 @@ def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Sta
     for number in range(slices):
         noise = 1 + 0.01 * (number % 3 - 1)
         tally = Tally(
-            drafts=100, draft_tokens=400, accepted_tokens=200, generation_tokens=300,
+            drafts=100,
+            draft_tokens=400,
+            accepted_tokens=200,
+            generation_tokens=300,
             inter_token=Histogram((), (100,), 100 * seconds_per_step * noise),
-        )  # fmt: skip
+        )
         gauges = Gauges(1.0, 1.0, 1.0, 0.0, 1)
         sample = Sample(1000 + number, 1, Mode.ON, tally, gauges, ENGINE.environment)
         result.slices.append(Slice(sample))

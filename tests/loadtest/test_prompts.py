@@ -44,8 +44,11 @@ def test_workloads_differ_by_what_is_sent() -> None:
             [prompt], source="x", endpoint="chat", max_tokens=8, temperatures=(0.0,), seed=0
         ).digest
         for prompt in (
-            Prompt("a"), Prompt("a", talk), Prompt("a", talk[::-1]), Prompt("a", sorted_keys),
+            Prompt("a"),
+            Prompt("a", talk),
+            Prompt("a", talk[::-1]),
+            Prompt("a", sorted_keys),
         )
-    )  # fmt: skip
+    )
     assert len({a, whole, other}) == 3
     assert same == whole, "whatever the order of keys"

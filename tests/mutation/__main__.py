@@ -47,8 +47,13 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=60, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--at-least", type=float, default=85.0, metavar="PERCENT",
-                        help="of mutants are to be noticed (85)")  # fmt: skip
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=85.0,
+        metavar="PERCENT",
+        help="of mutants are to be noticed (85)",
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     modules = {
@@ -74,8 +79,16 @@ def main() -> int:
     total = sum(killed.values())
     percent = 100 * total / len(mutants)
     if asked.json:
-        print(json.dumps({"seed": asked.seed, "mutants": len(mutants), "killed": total,
-                          "survivors": [str(mutant) for mutant in survivors]}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "seed": asked.seed,
+                    "mutants": len(mutants),
+                    "killed": total,
+                    "survivors": [str(mutant) for mutant in survivors],
+                }
+            )
+        )
     else:
         counted = Counter(room for room, _ in mutants)
         for room, count in counted.items():
@@ -90,8 +103,11 @@ def copies(count: int) -> Iterator[Queue[Path]]:
     """Copies of the checkout, each for one mutant at a time."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     free: Queue[Path] = Queue()
     with tempfile.TemporaryDirectory(prefix="specwatch-mutants-") as folder:
         for number in range(count):
@@ -151,10 +167,17 @@ def first_failure(there: Path, tests: list[str]) -> str | None:
     environment = {**os.environ, "PYTHONPATH": f"{there}{os.pathsep}{there / 'tap'}", "CI": ""}
     command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *tests]
     process = subprocess.Popen(
-        command, cwd=there, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        command,
+        cwd=there,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
         preexec_fn=limit_memory,
-    )  # fmt: skip
+    )
     begun = time.monotonic()
     try:
         output, _ = process.communicate(timeout=LIMIT)

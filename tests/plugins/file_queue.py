@@ -196,9 +196,13 @@ class FileQueue:
 
     def _report(self, file: str, imported: Cost, tests: Mapping[str, Cost]) -> None:
         result = {
-            "file": file, "imported": imported, "tests": tests,
-            "outcomes": self._outcomes, "failed": self._failed, "skipped": self._skipped,
-        }  # fmt: skip
+            "file": file,
+            "imported": imported,
+            "tests": tests,
+            "outcomes": self._outcomes,
+            "failed": self._failed,
+            "skipped": self._skipped,
+        }
         self._write(result)
         self._outcomes.clear()
         self._failed.clear()

@@ -51,9 +51,23 @@ def take(folder: Path, queue: Path, *options: str) -> tuple[list[dict[str, Any]]
     """What one process of a queue reports, its status, and what it prints."""
     queue.mkdir(exist_ok=True)
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-               "-p", "tests.plugins.file_queue", "--file-queue", str(queue),
-               "--file-results", str(writing), "--rootdir", str(folder), *options]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.plugins.file_queue",
+        "--file-queue",
+        str(queue),
+        "--file-results",
+        str(writing),
+        "--rootdir",
+        str(folder),
+        *options,
+    ]
     ran = subprocess.run(
         command, cwd=program.ROOT, pass_fds=[writing], capture_output=True, text=True
     )
@@ -68,15 +82,18 @@ def test_a_process_reports_each_file_and_tears_the_session_down_once(
 ) -> None:
     results, status, output = take(tests, tmp_path / "queue", str(tests), "-s")
     assert {Path(each["file"]).name: each["outcomes"] for each in results} == {
-        "test_a.py": {"passed": 1, "failed": 1}, "test_b.py": {"skipped": 1},
-        "test_c.py": {"passed": 1}, "test_d.py": {"error": 1},
-    }  # fmt: skip
+        "test_a.py": {"passed": 1, "failed": 1},
+        "test_b.py": {"skipped": 1},
+        "test_c.py": {"passed": 1},
+        "test_d.py": {"error": 1},
+    }
     assert [each["skipped"][0].endswith("no server") for each in results if each["skipped"]] == [
         True
     ]
     assert sorted(Path(name).name for each in results for name in each["failed"]) == [
-        "test_a.py::test_two", "test_d.py",
-    ]  # fmt: skip
+        "test_a.py::test_two",
+        "test_d.py",
+    ]
     assert status == 1
     assert output.count("session ends") == 1
 

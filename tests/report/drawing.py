@@ -7,8 +7,19 @@ from xml.etree import ElementTree
 
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBERS = {
-    "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "stroke-width",
-}  # fmt: skip
+    "x",
+    "y",
+    "x1",
+    "x2",
+    "y1",
+    "y2",
+    "cx",
+    "cy",
+    "r",
+    "width",
+    "height",
+    "stroke-width",
+}
 
 
 class Drawing:

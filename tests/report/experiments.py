@@ -93,8 +93,15 @@ def switchback(began: float, **changes: Any) -> Switchback:
     """Of 42 episodes, in which 2 draft tokens win, but not at temperatures above 1."""
     wins, loses = Moments(42, -0.1, 0.1), Moments(42, 0.2, 0.1)
     state = SwitchbackState(
-        environment="e", began=began, counted=began + 100_000, arm="launch", usual="launch",
-        other_seconds=4000.0, lost_seconds=500.0, episodes=42, excluded=3,
+        environment="e",
+        began=began,
+        counted=began + 100_000,
+        arm="launch",
+        usual="launch",
+        other_seconds=4000.0,
+        lost_seconds=500.0,
+        episodes=42,
+        excluded=3,
         dropped={"launch": ("0",)},
         tokens={"all": 1000.0, "load 3-4": 1000.0, "temperature >1": 900.0},
         differences={
@@ -102,6 +109,6 @@ def switchback(began: float, **changes: Any) -> Switchback:
             "load 3-4": {"0": {"launch": Moments(3, 0.2, 0.01)}, "2": {"launch": wins}},
             "temperature >1": {"2": {"launch": loses}},
         },
-    )  # fmt: skip
+    )
     design = SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1)
     return Switchback(target="chat", design=design, state=state, **changes)

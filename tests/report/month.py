@@ -96,18 +96,35 @@ class Plan:
 
 
 MONTH = Plan(
-    days=28, last=(21, 28), off_days=(1, 2, 16), idle_days=(12, 13), shorter=23 * DAY,
-    restart=9 * DAY + 12 * HOUR + 35 * MINUTE, open=range(10, 14), burst=3 * MINUTE,
-)  # fmt: skip
+    days=28,
+    last=(21, 28),
+    off_days=(1, 2, 16),
+    idle_days=(12, 13),
+    shorter=23 * DAY,
+    restart=9 * DAY + 12 * HOUR + 35 * MINUTE,
+    open=range(10, 14),
+    burst=3 * MINUTE,
+)
 FOUR_DAYS = Plan(
-    days=4, last=(2, 4), off_days=(1,), idle_days=(), shorter=3 * DAY,
-    restart=2 * DAY + 12 * HOUR + 5 * MINUTE, open=range(10, 12), burst=2 * MINUTE,
-)  # fmt: skip
+    days=4,
+    last=(2, 4),
+    off_days=(1,),
+    idle_days=(),
+    shorter=3 * DAY,
+    restart=2 * DAY + 12 * HOUR + 5 * MINUTE,
+    open=range(10, 12),
+    burst=2 * MINUTE,
+)
 
 COSTS = SimulatedCosts(
-    base=0.1, per_sequence=0.0005, per_token=0.006, free_tokens=8, prefill_per_token=0.00002,
-    draft_base=0.008, draft_per_sequence=0.0001,
-)  # fmt: skip
+    base=0.1,
+    per_sequence=0.0005,
+    per_token=0.006,
+    free_tokens=8,
+    prefill_per_token=0.00002,
+    draft_base=0.008,
+    draft_per_sequence=0.0001,
+)
 """A large model on a small machine: it pays at one or two requests, and loses at eight."""
 _SINGLES = ("drafts", "draft_tokens", "accepted_tokens", "generation_tokens")
 
@@ -178,12 +195,17 @@ def engine(plan: Plan, seed: int = 1) -> SimulatedEngine:
         costs=COSTS,
         acceptance=SimulatedAcceptance(scale=0.85),
         traffic=SimulatedTraffic(
-            rate=1.0, prompt_tokens=60.0, output_tokens=18.0, length_shape=0.5, max_tokens=60,
-            temperatures=((0.0, 0.45), (0.6, 0.35), (1.2, 0.2)), shared_prefix=0.0,
+            rate=1.0,
+            prompt_tokens=60.0,
+            output_tokens=18.0,
+            length_shape=0.5,
+            max_tokens=60,
+            temperatures=((0.0, 0.45), (0.6, 0.35), (1.2, 0.2)),
+            shared_prefix=0.0,
         ),
         seed=seed,
         keep_log=True,
-    )  # fmt: skip
+    )
     made = SimulatedEngine(settings, process_start=float(START))
     made.workload = _Workload(settings.traffic, seed, settings.max_model_len)
     made.workload.plan = plan
@@ -377,8 +399,10 @@ class _Tap:
             self._histograms["request_acceptance"] = SimulatedHistogram(bounds)
 
     def add(self, ended: SimulatedSequence) -> None:
-        counts = {("generation_tokens", ""): ended.generation_tokens,
-                  ("requests", ended.finished_reason or ""): 1}  # fmt: skip
+        counts = {
+            ("generation_tokens", ""): ended.generation_tokens,
+            ("requests", ended.finished_reason or ""): 1,
+        }
         if self._k:
             counts |= {(name, ""): getattr(ended, name) for name in _SINGLES[:3]}
             counts |= {

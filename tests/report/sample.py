@@ -41,9 +41,12 @@ HOSTILE = (
 )
 """A name that nobody should have."""
 RECIPES = {
-    "0": (0.31, 0.742), "(0,0.3]": (0.22, 0.671), "(0.3,0.7]": (0.29, 0.566),
-    "(0.7,1]": (0.15, 0.431), ">1": (0.03, 0.214),
-}  # fmt: skip
+    "0": (0.31, 0.742),
+    "(0,0.3]": (0.22, 0.671),
+    "(0.3,0.7]": (0.29, 0.566),
+    "(0.7,1]": (0.15, 0.431),
+    ">1": (0.03, 0.214),
+}
 """Share of the requests and acceptance rate of each temperature."""
 BUCKETS = tuple(RECIPES)
 
@@ -135,20 +138,32 @@ def blank(target: str = "quiet", model_name: str = "tiny", outcome: Any = "no_tr
             outcome=outcome, sentence="There was no traffic.", recommendation="Nothing to do."
         ),
         traffic=ReportTraffic(
-            requests=0, prompt_tokens=0, generation_tokens=0, seconds={}, busy_on=0.0,
+            requests=0,
+            prompt_tokens=0,
+            generation_tokens=0,
+            seconds={},
+            busy_on=0.0,
             busy_off=0.0,
         ),
         segments=(
             ReportSegment(
-                segment=segment("all"), ttft=ReportLatency(), tpot=ReportLatency(), **nothing,
+                segment=segment("all"),
+                ttft=ReportLatency(),
+                tpot=ReportLatency(),
+                **nothing,
             ),
         ),
         health=Health(
-            expected=604_800.0, observed=0.0, scrapes_ok=0, scrapes_failed=0, restarts=0,
-            coverage=None, source=None,
+            expected=604_800.0,
+            observed=0.0,
+            scrapes_ok=0,
+            scrapes_failed=0,
+            restarts=0,
+            coverage=None,
+            source=None,
         ),
         series=ReportSeries(step=HOUR),
-    )  # fmt: skip
+    )
 
 
 def empty() -> Report:
@@ -289,13 +304,33 @@ def _broken(value: Any, turn: list[int]) -> Any:
 
 _CHOICES = {"dimension", "outcome", "objective", "basis", "kind", "mode", "zone", "verdict"}
 _CLOSED = {
-    "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
-    "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not", "all", "on",
+    "measured",
+    "assumed",
+    "pays",
+    "not_worth_it",
+    "even",
+    "loses",
+    "off",
+    "no_traffic",
+    "unknown",
+    "probe",
+    "bench",
+    "comparison",
+    "wins",
+    "e2e",
+    "near",
+    "ship",
+    "do_not",
+    "all",
+    "on",
     "temperature",
-}  # fmt: skip
+}
 
 ALL = {
-    "full": full, "empty": empty, "partial": partial, "hostile": hostile,
+    "full": full,
+    "empty": empty,
+    "partial": partial,
+    "hostile": hostile,
     "broken numbers": broken_numbers,
-}  # fmt: skip
+}
 """One report of each kind, by name."""

@@ -35,13 +35,24 @@ NEWER = Environment("0.33.0", "cafe-4")
 FINDING = {
     "rule": "net-negative",
     "summary": "Speculation makes this server slower than it is without",
-    "model_name": MODEL, "segment": {"dimension": "all", "value": "all"}, "readings": [],
+    "model_name": MODEL,
+    "segment": {"dimension": "all", "value": "all"},
+    "readings": [],
     "leading": {
-        "metric": "speedup_ratio", "value": 0.81, "lower": 0.78, "upper": 0.84,
-        "above": None, "below": 1, "clear": None, "window": 600, "drafts": 9000, "requests": 40,
-        "basis": "measured", "missing": None,
+        "metric": "speedup_ratio",
+        "value": 0.81,
+        "lower": 0.78,
+        "upper": 0.84,
+        "above": None,
+        "below": 1,
+        "clear": None,
+        "window": 600,
+        "drafts": 9000,
+        "requests": 40,
+        "basis": "measured",
+        "missing": None,
     },
-}  # fmt: skip
+}
 STEPS = (
     (9.0, "a1", "confirmed", "the rule net-negative is in breach"),
     (9.0, "a1", "draining", "switching speculation off"),
@@ -70,18 +81,24 @@ def told() -> Report:
         *baselines,
         steps=list(_steps()),
         decisions=[
-            _decision(9.0, "breach", "all"), _decision(12.0, "pass", "all"),
+            _decision(9.0, "breach", "all"),
+            _decision(12.0, "pass", "all"),
             _decision(20.0, "breach", ">1"),
         ],
         slos=slos,
         gpus=8,
         experiments={MODEL: [measured(noon), probe(noon + HOUR), comparison(noon + 2 * HOUR)]},
         switchback=switchback(SINCE + HOUR, stopped="ann: a demo"),
-    )  # fmt: skip
+    )
     return Report(
-        version="0.1.0", generated=SINCE + HOURS * HOUR + 300.0, since=SINCE,
-        until=SINCE + HOURS * HOUR, targets=(model,), fleet=fleet([model]), notes=(),
-    )  # fmt: skip
+        version="0.1.0",
+        generated=SINCE + HOURS * HOUR + 300.0,
+        since=SINCE,
+        until=SINCE + HOURS * HOUR,
+        targets=(model,),
+        fleet=fleet([model]),
+        notes=(),
+    )
 
 
 def _hour(at: int) -> list[Window]:
@@ -121,7 +138,14 @@ def _steps() -> Iterator[StepRecord]:
 
 def _decision(at: float, verdict: str, temperature: str) -> Decision:
     return Decision(
-        "d", TARGET, MODEL, segment(temperature), "net-negative",
-        SINCE + at * HOUR, verdict, "warning",
-        "alert", {},
-    )  # fmt: skip
+        "d",
+        TARGET,
+        MODEL,
+        segment(temperature),
+        "net-negative",
+        SINCE + at * HOUR,
+        verdict,
+        "warning",
+        "alert",
+        {},
+    )

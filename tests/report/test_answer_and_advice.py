@@ -101,12 +101,15 @@ def test_the_answer_comes_first(golden):
     golden("report/answers.txt", told(SENTENCES, sentence))
 
 
-WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.6,
-                  now=0.8, without_drafts=1 / 1.1)  # fmt: skip
+WHAT_IF = WhatIf(
+    loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.6, now=0.8, without_drafts=1 / 1.1
+)
 IN_STANDBY = replace(
-    WHAT_IF, gain=1.01, without_drafts=1 / 1.12,
+    WHAT_IF,
+    gain=1.01,
+    without_drafts=1 / 1.12,
     standby_cost=Ratio(value=1.12, lower=1.1, upper=1.14),
-)  # fmt: skip
+)
 ROUTE = (
     "Send requests at temperature >1 (40% of all) to a server without speculation, if there is one:"
     " it can be switched for a whole server only."

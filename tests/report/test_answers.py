@@ -53,16 +53,18 @@ OUTCOMES = {
     "a fifth faster": (day(0.025), "not_worth_it"),
     "a fifth slower": (day(0.0375), "loses"),
     "sometimes faster and sometimes slower": (
-        flat(hour(at, counted(tpot=0.024 if at % 2 else 0.036)) for at in range(HOURS)), "even",
+        flat(hour(at, counted(tpot=0.024 if at % 2 else 0.036)) for at in range(HOURS)),
+        "even",
     ),
     "a little more often faster than slower": (
-        flat(hour(at, counted(tpot=0.022 if at % 2 else 0.036)) for at in range(HOURS)), "even",
+        flat(hour(at, counted(tpot=0.022 if at % 2 else 0.036)) for at in range(HOURS)),
+        "even",
     ),
     "nothing found to draft, which costs all the same": (
         flat(hour(at, counted(rate=None, tpot=0.0375, **NO_DRAFTS)) for at in range(HOURS)),
         "loses",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("windows", "outcome"), OUTCOMES.values(), ids=OUTCOMES)
@@ -79,21 +81,26 @@ SPEEDUPS = {
     "half again as fast": (day(0.02), 1.5),
     "a fifth slower": (day(0.0375), 0.8),
     "hours with a restart decide nothing": (
-        flat(hour(at) if at % 4 else hour(at, counted(tpot=0.3), restarts=1)
-             for at in range(HOURS)),
+        flat(
+            hour(at) if at % 4 else hour(at, counted(tpot=0.3), restarts=1) for at in range(HOURS)
+        ),
         1.5,
     ),
     "a server without a baseline of its own is left out": (
-        flat(hour(at, counted(tpot=0.3), environment=NEWER) if at < 6 else hour(at)
-             for at in range(HOURS)),
+        flat(
+            hour(at, counted(tpot=0.3), environment=NEWER) if at < 6 else hour(at)
+            for at in range(HOURS)
+        ),
         1.5,
     ),
     "another number of draft tokens is the same server": (
-        flat(hour(at, environment=Environment("0.32.0", "cafe-4" if at < 9 else "cafe-2"))
-             for at in range(HOURS)),
+        flat(
+            hour(at, environment=Environment("0.32.0", "cafe-4" if at < 9 else "cafe-2"))
+            for at in range(HOURS)
+        ),
         1.5,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("windows", "speedup"), SPEEDUPS.values(), ids=SPEEDUPS)
@@ -245,8 +252,9 @@ def test_winning_and_losing_temperatures_and_loads():
     result = answer(flat(windows), measurement(3.0, 0.03), measurement(12.0, 0.05))
     assert (result.winning_loads, result.losing_loads) == (("3-4",), ("9-16",))
     assert (result.winning_segments, result.losing_segments) == (
-        (segment("0"),), (segment(">1"),),
-    )  # fmt: skip
+        (segment("0"),),
+        (segment(">1"),),
+    )
 
 
 def test_coarse_and_missing_figures_of_an_old_server():
@@ -362,12 +370,14 @@ def test_a_model_that_got_another_name_was_watched_until_then():
     ("mode", "why", "recommendation", "time"),
     [
         (
-            Mode.PREFILL, "the server only prefills",
-            "Nothing to do: look at the servers that decode.", "Time in which it only prefilled",
+            Mode.PREFILL,
+            "the server only prefills",
+            "Nothing to do: look at the servers that decode.",
+            "Time in which it only prefilled",
         ),
         (Mode.SLEEPING, "the server sleeps", "Keep it as it is.", "Time in which it slept"),
     ],
-)  # fmt: skip
+)
 def test_a_server_in_a_mode_that_is_never_judged_is_left_out(mode, why, recommendation, time):
     none = counted(drafts=None, draft_tokens=None, accepted_tokens=None)
     model = report(flat(hour(at, none, mode=mode) for at in range(HOURS)))

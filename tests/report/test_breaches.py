@@ -48,8 +48,12 @@ CASES = {
     "one before and one after do not count": ([*spans(50, 100), *spans(200, 210)], []),
     "one of another model does not count": (spans(110, 120, model="other"), []),
     "no data ends a breach": (
-        [change(105, "no_data"), change(110, "breach"), change(120, "no_data"),
-         change(130, "pass")],
+        [
+            change(105, "no_data"),
+            change(110, "breach"),
+            change(120, "no_data"),
+            change(130, "pass"),
+        ],
         [(1, 10, 110)],
     ),
     "what two daemons find at once counts once": (
@@ -57,9 +61,10 @@ CASES = {
         [(2, 31, 150)],
     ),
     "a breach told again by a daemon that was restarted is one": (
-        [change(110, "breach"), change(120, "breach"), change(130, "pass")], [(1, 20, 110)],
+        [change(110, "breach"), change(120, "breach"), change(130, "pass")],
+        [(1, 20, 110)],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("changes", "expected"), CASES.values(), ids=CASES)

@@ -213,7 +213,10 @@ environments = st.builds(
 odd_windows = st.builds(
     Window,
     series=st.builds(
-        SeriesId, st.just("d"), st.just(TARGET), st.just(MODEL),
+        SeriesId,
+        st.just("d"),
+        st.just(TARGET),
+        st.just(MODEL),
         st.sampled_from(list(map(segment, ("all", "all", "0", ">1", "unknown", "<b>")))),
     ),
     start=st.integers(-HOURS, HOURS).map(lambda at: SINCE + at * HOUR),
@@ -227,7 +230,7 @@ odd_windows = st.builds(
     observed_seconds=st.sampled_from([0.0, 10.0, 3600.0, 9999.0]),
     scrapes_ok=st.integers(0, 2),
     restarts=st.sampled_from([0, 0, 1]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(odd_windows, max_size=25), st.booleans(), st.none() | st.integers(0, 8))

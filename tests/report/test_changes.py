@@ -37,22 +37,26 @@ def of(*windows, since=0.0, until=48.0, baseline=none):
 BEFORE_AFTER = {
     "a version": ({}, {"version": "0.32.0"}, "vLLM 0.31.0 -> 0.32.0"),
     "llama.cpp's build": (
-        {"version": "b4567-aa"}, {"version": "b4600-bb"}, "version b4567-aa -> b4600-bb",
+        {"version": "b4567-aa"},
+        {"version": "b4600-bb"},
+        "version b4567-aa -> b4600-bb",
     ),
     "k": ({}, {"fingerprint": "aaaa-5"}, "k 4 -> 5"),
     "the configuration": ({}, {"fingerprint": "bbbb-4"}, "configuration"),
     "the configuration while speculation is off": (
-        {"fingerprint": "aaaa-0", "mode": Mode.OFF}, {"fingerprint": "bbbb-0", "mode": Mode.OFF},
+        {"fingerprint": "aaaa-0", "mode": Mode.OFF},
+        {"fingerprint": "bbbb-0", "mode": Mode.OFF},
         "configuration",
     ),
     "all at once": (
-        {}, {"version": "0.32.0", "fingerprint": "bbbb-5"},
+        {},
+        {"version": "0.32.0", "fingerprint": "bbbb-5"},
         "vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration",
     ),
     "weights changed without a restart": ({}, {"fingerprint": "aaaa-4 weights-1"}, "weights"),
     "a schedule for a fixed length": ({}, {"fingerprint": "aaaa-4 schedule"}, "lengths of drafts"),
     "k of several models": ({}, {"fingerprint": "aaaa-3+4"}, "k 4 -> 3+4"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("before", "after", "what"), BEFORE_AFTER.values(), ids=BEFORE_AFTER)

@@ -180,8 +180,13 @@ def test_of_nothing_there_is_a_sentence(name: str) -> None:
 def test_acceptance_has_a_line_for_each_bucket_with_gaps_where_nothing_ran() -> None:
     drawing = drawn("acceptance")
     assert drawing.texts[-6:] == [
-        "0 pays", "(0,0.3] pays", "(0.3,0.7] pays", "(0.7,1] pays", ">1 loses", "all",
-    ]  # fmt: skip
+        "0 pays",
+        "(0,0.3] pays",
+        "(0.3,0.7] pays",
+        "(0.7,1] pays",
+        ">1 loses",
+        "all",
+    ]
     # Hours 74 to 79 nobody watched: two pieces, and the sample in the legend.
     assert len(drawing.pieces("s7")) == 3
     assert len(drawing.pieces("s2")) == 4 * 3, "green are those that pay"
@@ -293,8 +298,9 @@ def test_the_histogram_has_a_bar_for_every_number_of_accepted_tokens() -> None:
     drawing = drawn("histogram")
     assert len(drawing.all("rect")) == 6 * 5
     assert [text for text in drawing.texts if text in ("all", *sample.BUCKETS[1:])] == [
-        "all", *sample.BUCKETS[1:],
-    ]  # fmt: skip
+        "all",
+        *sample.BUCKETS[1:],
+    ]
     assert re.search(r"temperature >1: 0 in 53%, 1 in 25%", drawing.words)
 
 

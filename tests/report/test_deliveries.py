@@ -52,9 +52,15 @@ class DeliverySetup:
 
     def means(self) -> Means:
         return Means(
-            self.make, html, markdown, markdown, mail, now=lambda: self.now, sleep=self.sleep,
+            self.make,
+            html,
+            markdown,
+            markdown,
+            mail,
+            now=lambda: self.now,
+            sleep=self.sleep,
             hostname=lambda: "gpu-7",
-        )  # fmt: skip
+        )
 
     def config(self, mail: str | None = None, *hooks: str, **keys: object) -> Config:
         """A configuration that delivers to a mail server and webhooks."""
@@ -83,7 +89,7 @@ def open_channels(entry: DeliveredReport) -> list[str]:
 
 def test_the_last_whole_days_are_written_and_sent(
     setup: DeliverySetup, start_mail: StartMail, hook: Receiver
-) -> None:  # fmt: skip
+) -> None:
     mail = start_mail()
     entry = setup.deliver(setup.config(mail.url, hook.url, formats=["md", "json", "html"]))
     until = MADE - 300
@@ -95,8 +101,9 @@ def test_the_last_whole_days_are_written_and_sent(
     assert (setup.folder / f"{NAME}.html").read_text() == html(report)
     assert (setup.folder / f"{NAME}.md").read_text() == markdown(report)
     assert {name: one.delivered_at for name, one in entry.channels.items()} == {
-        "email": MADE, "hook-0": MADE,
-    }  # fmt: skip
+        "email": MADE,
+        "hook-0": MADE,
+    }
     (_, _, message) = mail.box.sent[0]
     assert message["Subject"].endswith("9 Nov 2026")
     assert len(hook.posted) == 1
@@ -220,11 +227,14 @@ def test_old_reports_are_removed_and_what_else_lies_there_is_not(setup: Delivery
         setup.now = MADE + week * WEEK
         setup.deliver(config)
     assert sorted(path.name for path in folder.glob("*.html")) == [
-        "report-2020-01-01.html", "report-2026-11-16.html", "report-2026-11-23.html",
-    ]  # fmt: skip
+        "report-2020-01-01.html",
+        "report-2026-11-16.html",
+        "report-2026-11-23.html",
+    ]
     assert [entry.name[7:] for entry in Reports(folder).book().reports] == [
-        "2026-11-16", "2026-11-23",
-    ]  # fmt: skip
+        "2026-11-16",
+        "2026-11-23",
+    ]
 
 
 def test_two_at_once_do_not_both_send(setup: DeliverySetup) -> None:
@@ -280,9 +290,11 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
     "failure", [StoreError("no disk"), ValueError("a defect"), KeyboardInterrupt()]
 )
 def test_a_report_that_cannot_be_made_is_undelivered_and_made_by_the_next_run(
-    setup: DeliverySetup, hook: Receiver, failure: BaseException,
+    setup: DeliverySetup,
+    hook: Receiver,
+    failure: BaseException,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     config, watched = setup.config(None, hook.url), DeliveryMonitor()
     setup.deliver(config)
     setup.now = MADE + WEEK
@@ -375,9 +387,11 @@ def test_a_daemon_sees_what_did_not_arrive(
 
 
 def test_what_was_sent_is_in_the_book_before_the_next_is_sent(
-    setup: DeliverySetup, start_mail: StartMail, hook: Receiver,
+    setup: DeliverySetup,
+    start_mail: StartMail,
+    hook: Receiver,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
 
     config = setup.config(start_mail().url, hook.url)
     seen: list[bool] = []

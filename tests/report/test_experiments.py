@@ -31,8 +31,10 @@ NOON = 1_793_620_800.0
 def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() -> None:
     result = experiment(probe(NOON))
     assert [(temperature.temperature, temperature.zone) for temperature in result.temperatures] == [
-        (0.0, "wins"), (0.7, "near"), (1.3, "unknown"),
-    ]  # fmt: skip
+        (0.0, "wins"),
+        (0.7, "near"),
+        (1.3, "unknown"),
+    ]
     assert result.temperatures[0].acceptance_rate == Ratio(value=0.75, lower=0.5, upper=0.875)
     assert result.temperatures[2].acceptance_rate is None
     assert result.break_even_acceptance == Ratio(value=0.58, lower=0.55, upper=0.61)
@@ -131,8 +133,10 @@ def test_the_experiment_on_live_traffic_has_its_answer_its_groups_and_its_cost()
     live = live_experiment(switchback(NOON))
     assert live.sentence.startswith("2 draft tokens is 1.11 times as fast as the launch (1.07 to")
     assert [(group.by, group.value, group.share) for group in live.groups] == [
-        ("all", "all", 1.0), ("load", "3-4", 1.0), ("temperature", ">1", 0.9),
-    ]  # fmt: skip
+        ("all", "all", 1.0),
+        ("load", "3-4", 1.0),
+        ("temperature", ">1", 0.9),
+    ]
     assert [(arm.arm, arm.episodes) for arm in live.groups[1].arms] == [("0", 3), ("2", 42)]
     assert live.groups[1].arms[0].speedup is None
     speedup = live.groups[2].arms[1].speedup

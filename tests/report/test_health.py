@@ -41,18 +41,29 @@ GAPS = {
     "at either end": (hours(2, 3), 6, [(0, 2), (4, 6)], 2.0),
     "what is missing beside it is part of it": (
         [*hours(0), *hours(1, seconds=1200.0), *hours(4, seconds=600.0), *hours(5)],
-        6, [(1 + 1 / 3, 5 - 1 / 6)], 2.5,
+        6,
+        [(1 + 1 / 3, 5 - 1 / 6)],
+        2.5,
     ),
     "what is missing of an hour alone has no place": (
-        [*hours(0, seconds=3300.0), *hours(1, seconds=1800.0)], 2, [], 1.5,
+        [*hours(0, seconds=3300.0), *hours(1, seconds=1800.0)],
+        2,
+        [],
+        1.5,
     ),
     "an hour that was hardly watched": (
-        [*hours(0), *hours(1, seconds=60.0, scrapes_failed=600), *hours(2)], 3, [(1, 2)], 121 / 60,
+        [*hours(0), *hours(1, seconds=60.0, scrapes_failed=600), *hours(2)],
+        3,
+        [(1, 2)],
+        121 / 60,
     ),
     "minutes": (
-        minutes(*range(7), *range(9, 60)), 1, [(7 / 60, 9 / 60)], 58 / 60,
+        minutes(*range(7), *range(9, 60)),
+        1,
+        [(7 / 60, 9 / 60)],
+        58 / 60,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("windows", "until", "gaps", "observed"), GAPS.values(), ids=GAPS)
@@ -158,8 +169,10 @@ COVERED = {
     "half, for reasons": (
         tapped(0, server=1000, known=400, uncovered={"several": 30, "refused": 2}),
         0.4,
-        ["more than half of the drafts have no temperature; requests not covered: 60 (more than"
-         " one completion was asked for"],
+        [
+            "more than half of the drafts have no temperature; requests not covered: 60 (more than"
+            " one completion was asked for"
+        ],
     ),
     "from the second hour on": (
         [window(0, drafted(500)), *tapped(1, server=1500, known=1500)],
@@ -169,11 +182,13 @@ COVERED = {
     "none, without a tap": (
         [window(0, drafted(10))],
         None,
-        ["temperatures are not known: nothing but the server's own counters was read;"
-         " `specwatch tap flags`"],
+        [
+            "temperatures are not known: nothing but the server's own counters was read;"
+            " `specwatch tap flags`"
+        ],
     ),
     "none, and nothing to know": (hours(0, fingerprint="aaaa-0"), None, []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("windows", "coverage", "warnings"), COVERED.values(), ids=COVERED)
@@ -181,8 +196,9 @@ def test_coverage_is_the_share_of_drafts_whose_temperature_is_known(windows, cov
     known = health([*hours(-1), *windows], at(0), at(2 if windows[-1].start > at(0) else 1))
     assert known.coverage == (None if coverage is None else pytest.approx(coverage))
     assert known.source == ("server" if coverage is None else "tap")
-    assert [text.startswith(begin) for text, begin in
-            zip(known.warnings, warnings, strict=True)] == [True] * len(warnings)  # fmt: skip
+    assert [
+        text.startswith(begin) for text, begin in zip(known.warnings, warnings, strict=True)
+    ] == [True] * len(warnings)
 
 
 def test_the_source_is_the_one_that_there_is_now():

@@ -25,11 +25,20 @@ FINDING = {
     "segment": {"dimension": "all", "value": "all"},
     "readings": [],
     "leading": {
-        "metric": "speedup_ratio", "value": 0.91, "lower": 0.88, "upper": 0.94,
-        "above": None, "below": 1, "clear": None, "window": 600, "drafts": 9000, "requests": 40,
-        "basis": "measured", "missing": None,
+        "metric": "speedup_ratio",
+        "value": 0.91,
+        "lower": 0.88,
+        "upper": 0.94,
+        "above": None,
+        "below": 1,
+        "clear": None,
+        "window": 600,
+        "drafts": 9000,
+        "requests": 40,
+        "basis": "measured",
+        "missing": None,
     },
-}  # fmt: skip
+}
 CAUSE = (
     "Speculation makes this server slower than it is without"
     " (net-negative: speedup_ratio 0.91 (0.88 to 0.94), below 1)"

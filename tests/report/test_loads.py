@@ -77,9 +77,13 @@ def test_without_a_baseline_a_load_has_traffic_and_no_speedup():
 def row(running: float, speedup: float | None) -> ReportLoad:
     measured = None if speedup is None else Ratio(value=speedup, lower=0.0, upper=9.0)
     return ReportLoad(
-        load=str(running), share=0.1, busy=1.0, running=running, acceptance_rate=0.5,
+        load=str(running),
+        share=0.1,
+        busy=1.0,
+        running=running,
+        acceptance_rate=0.5,
         speedup=measured,
-    )  # fmt: skip
+    )
 
 
 CROSSINGS = {
@@ -88,7 +92,8 @@ CROSSINGS = {
     "at a load that is exactly even": ([(4.0, 1.0), (16.0, 0.8)], 4.0),
     "a load that was not measured lies between": ([(2.0, 1.25), (4.0, None), (8.0, 0.8)], 4.0),
     "the last time, where it dips before": (
-        [(1.0, 1.2), (2.0, 0.9), (4.0, 1.25), (16.0, 0.8)], 8.0,
+        [(1.0, 1.2), (2.0, 0.9), (4.0, 1.25), (16.0, 0.8)],
+        8.0,
     ),
     "never: it pays everywhere": ([(4.0, 1.25), (16.0, 1.1)], None),
     "never: it loses everywhere": ([(4.0, 0.9), (16.0, 0.8)], None),
@@ -96,7 +101,7 @@ CROSSINGS = {
     "one load": ([(4.0, 0.9)], None),
     "no load": ([], None),
     "nothing measured": ([(4.0, None), (8.0, None)], None),
-}  # fmt: skip
+}
 
 
 def test_the_crossing():
@@ -168,8 +173,9 @@ def test_a_period_with_standby_has_its_cost(minutes, cost, missing):
     model = report(windows, measurement(12.0, PLAIN[12.0]), standby=lambda: [*rows, *other])
     assert model.traffic.seconds[Mode.STANDBY] == 3600.0
     assert (model.standby_cost and model.standby_cost.value, model.standby_cost_missing) == (
-        cost, missing,
-    )  # fmt: skip
+        cost,
+        missing,
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,8 +296,13 @@ def test_the_best_k_is_predicted_from_what_each_position_kept():
 
 def test_the_best_k_is_that_of_the_present_drafter():
     """Sixteen hours with another k, which are of no use to tell."""
-    two = counted(rate=None, drafts=4000, draft_tokens=8000, accepted_tokens=6000,
-                  accepted_per_position=(3500, 2500))  # fmt: skip
+    two = counted(
+        rate=None,
+        drafts=4000,
+        draft_tokens=8000,
+        accepted_tokens=6000,
+        accepted_per_position=(3500, 2500),
+    )
     windows = flat(
         hour(at) if at < 16 else hour(at, two, environment=Environment("0.32.0", "cafe-2"))
         for at in range(HOURS)

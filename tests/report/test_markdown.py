@@ -15,11 +15,29 @@ from specwatch.report.markdown import markdown
 from tests.report import sample
 
 KNOWN = {
-    "heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline", "hr",
-    "bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close",
-    "table_open", "table_close", "thead_open", "thead_close", "tbody_open", "tbody_close",
-    "tr_open", "tr_close", "th_open", "th_close", "td_open", "td_close",
-}  # fmt: skip
+    "heading_open",
+    "heading_close",
+    "paragraph_open",
+    "paragraph_close",
+    "inline",
+    "hr",
+    "bullet_list_open",
+    "bullet_list_close",
+    "list_item_open",
+    "list_item_close",
+    "table_open",
+    "table_close",
+    "thead_open",
+    "thead_close",
+    "tbody_open",
+    "tbody_close",
+    "tr_open",
+    "tr_close",
+    "th_open",
+    "th_close",
+    "td_open",
+    "td_close",
+}
 KNOWN_INLINE = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
 
 
@@ -67,10 +85,36 @@ def test_it_is_headings_in_order_sentences_lists_and_tables(name: str) -> None:
 
 
 NAMES = (
-    "a|b", "`x`", "``", "`", "a\\", "\\|", "**b**", "_i_", "~~s~~", "<b>", "&lt;", "# h",
-    "- l", "1. l", "> q", "![i](u)", "[l](u)", "<http://u>", "http://example.com", "@team",
-    "a`b|c`d", "---", "===", "+ l", "$x$", ":smile:", "#12", "x\n\n# h", "|---|",
-)  # fmt: skip
+    "a|b",
+    "`x`",
+    "``",
+    "`",
+    "a\\",
+    "\\|",
+    "**b**",
+    "_i_",
+    "~~s~~",
+    "<b>",
+    "&lt;",
+    "# h",
+    "- l",
+    "1. l",
+    "> q",
+    "![i](u)",
+    "[l](u)",
+    "<http://u>",
+    "http://example.com",
+    "@team",
+    "a`b|c`d",
+    "---",
+    "===",
+    "+ l",
+    "$x$",
+    ":smile:",
+    "#12",
+    "x\n\n# h",
+    "|---|",
+)
 
 
 def test_a_name_is_read_as_it_is() -> None:

@@ -37,14 +37,25 @@ CONFIG = Config.model_validate(
     {
         "daemon": "d",
         "database": "sqlite:////nowhere/specwatch.db",
-        "targets": [{
-            "name": TARGET, "url": "http://127.0.0.1:8000", "gpus": list(range(GPUS)),
-            "objective": "tpot",  # the truth is that of tokens
-        }],
-        "slos": [{"name": "first token", "metric": "ttft", "threshold": f"{LIMIT}s",
-                  "objective": f"{OBJECTIVE:.0%}", "window": "7d"}],
+        "targets": [
+            {
+                "name": TARGET,
+                "url": "http://127.0.0.1:8000",
+                "gpus": list(range(GPUS)),
+                "objective": "tpot",  # the truth is that of tokens
+            }
+        ],
+        "slos": [
+            {
+                "name": "first token",
+                "metric": "ttft",
+                "threshold": f"{LIMIT}s",
+                "objective": f"{OBJECTIVE:.0%}",
+                "window": "7d",
+            }
+        ],
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -96,9 +107,12 @@ def report_of(month: Month) -> Iterator[ReportOf]:
     @cache
     def read(first: int, last: int) -> Part:
         report = read_report(
-            reader, since=START + first * DAY, until=START + last * DAY,
-            now=month.plan.end + DAY, config=CONFIG,
-        )  # fmt: skip
+            reader,
+            since=START + first * DAY,
+            until=START + last * DAY,
+            now=month.plan.end + DAY,
+            config=CONFIG,
+        )
         return Part(report, month, first, last)
 
     yield read

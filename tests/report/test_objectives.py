@@ -74,12 +74,14 @@ def parts(*tallies):
 COUNTED = {
     "only the period": ([window(-1, slow(1, 9)), window(0, slow(10, 0)), window(1, slow(1, 9))], 0),
     "buckets where the server counts nothing, as llama.cpp": (
-        [window(0), *parts(slow(4, 2), slow(3, 1))], 3,
+        [window(0), *parts(slow(4, 2), slow(3, 1))],
+        3,
     ),
     "the server where it counts, and not its buckets too": (
-        [window(0, slow(8, 2)), *parts(slow(8, 2))], 2,
+        [window(0, slow(8, 2)), *parts(slow(8, 2))],
+        2,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("windows", "bad"), COUNTED.values(), ids=COUNTED)

@@ -135,11 +135,19 @@ def test_each_target_has_what_is_its_own(store: Store, taken: Any) -> None:
     store.write([batch(minute(T0), minute(T0, target="other"))], now=0)
     decisions = [
         Decision(
-            daemon="left", target=name, model_name="llama", segment=ALL, rule="r",
-            verdict="breach", severity="warning", action="alert", at=float(T0), inputs={},
+            daemon="left",
+            target=name,
+            model_name="llama",
+            segment=ALL,
+            rule="r",
+            verdict="breach",
+            severity="warning",
+            action="alert",
+            at=float(T0),
+            inputs={},
         )
         for name in ("chat", "other")
-    ]  # fmt: skip
+    ]
     store.write_verdicts(decisions, 0)
     store.write_measurements([history._measurement()], 0)
     book = GuardBook(store)
@@ -209,9 +217,13 @@ def test_pods_whose_minutes_are_in_those_of_their_workload_are_left_out(
 ) -> None:
     """But not those from before it was guarded, and those of other workloads."""
     names = (
-        "ns/deployment/vllm", "ns/vllm-5d8f9c7b6-x2x9z", "ns/vllm-7b-5d8f9c7b6-x2x9z",
-        "ns/statefulset/big", "ns/big-0", "other/big-0",
-    )  # fmt: skip
+        "ns/deployment/vllm",
+        "ns/vllm-5d8f9c7b6-x2x9z",
+        "ns/vllm-7b-5d8f9c7b6-x2x9z",
+        "ns/statefulset/big",
+        "ns/big-0",
+        "other/big-0",
+    )
     windows = [minute(T0, target=name) for name in names]
     store.write([batch(minute(T0 - MINUTE, target="ns/big-1"), *windows)], now=0)
     _read(store, T0 - HOUR)
@@ -300,8 +312,9 @@ def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(stor
         "by time, newest first"
     )
     assert [note.partition(", probe")[0] for note in report.notes] == [
-        "chat, tiny: 2023-11-14 22:00 UTC", "other, tiny: 2023-11-14 22:00 UTC",
-    ]  # fmt: skip
+        "chat, tiny: 2023-11-14 22:00 UTC",
+        "other, tiny: 2023-11-14 22:00 UTC",
+    ]
     assert _read(store, T0, end, targets=["other"]).notes[0] == "other: never watched yet"
 
 
@@ -349,9 +362,11 @@ def test_the_experiment_on_live_traffic_is_that_of_the_target_if_it_ran_in_the_p
     store.change_switchback("chat", lambda _: running, T0)
     ended = running.state.counted
     for since, until, present in (
-        (T0, T0 + HOUR, None), (T0, T0 + 2 * HOUR, running), (ended - HOUR, NOW, running),
+        (T0, T0 + HOUR, None),
+        (T0, T0 + 2 * HOUR, running),
+        (ended - HOUR, NOW, running),
         (ended + HOUR, NOW, None),
-    ):  # fmt: skip
+    ):
         _read(store, since, until)
         assert taken["chat"][0].switchback == present
         assert taken["code"][0].switchback is None

@@ -69,8 +69,13 @@ def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
     on = replace(off, mean=0.0102, p50=0.0171)
     row = replace(PAYS.segments[0], tpot=ReportLatency(on=on, off=off))
     assert table(replace(PAYS, segments=(row,)), "Time per output token")[1] == [
-        "all", "10.2 ms", "-51%", *["10 to 25 ms"] * 4, "24.8 ms", "24.8 ms",
-    ]  # fmt: skip
+        "all",
+        "10.2 ms",
+        "-51%",
+        *["10 to 25 ms"] * 4,
+        "24.8 ms",
+        "24.8 ms",
+    ]
 
 
 def test_what_lies_beyond_the_last_bound_says_so() -> None:
@@ -78,8 +83,13 @@ def test_what_lies_beyond_the_last_bound_says_so() -> None:
     fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
     row = replace(PAYS.segments[0], ttft=ReportLatency(on=slow, before=fast))
     assert table(replace(PAYS, segments=(row,)), "Time to first token")[1] == [
-        "all", "7.00 s", "70x", "> 5 s", "> 5 s", "> 5 s",
-    ]  # fmt: skip
+        "all",
+        "7.00 s",
+        "70x",
+        "> 5 s",
+        "> 5 s",
+        "> 5 s",
+    ]
 
 
 def test_a_line_that_cannot_be_missed_or_reached_is_told_in_words() -> None:
@@ -204,8 +214,9 @@ def test_each_form_says_all_of_it(form: str) -> None:
             elif isinstance(part, Table):
                 wanted.append(part.caption)
                 cells = [cell for row in part.rows for cell in row if cell.text not in ("", "-")]
-                wanted += [(cell.short or cell.text) if form == "text" else cell.text
-                           for cell in cells]  # fmt: skip
+                wanted += [
+                    (cell.short or cell.text) if form == "text" else cell.text for cell in cells
+                ]
     for words in wanted:
         words = " ".join(words.replace("`", "").split())
         assert words in text[place:], words

@@ -46,8 +46,12 @@ def test_each_segment_has_its_acceptance_and_share() -> None:
     rows = rows_of(day())
     assert list(rows) == ["all", "0", "output=text", "output=tool_call", "stream=yes"]
     assert {label: one.share for label, one in rows.items()} == {
-        "all": 1.0, "0": 1.0, "output=text": 0.5, "output=tool_call": 0.5, "stream=yes": 1.0,
-    }  # fmt: skip
+        "all": 1.0,
+        "0": 1.0,
+        "output=text": 0.5,
+        "output=tool_call": 0.5,
+        "stream=yes": 1.0,
+    }
     assert rows["output=text"].acceptance.rate == pytest.approx(0.8, abs=0.001)
     assert rows["output=tool_call"].requests == 50 * HOURS
     assert rows["stream=yes"].tpot.on.mean == pytest.approx(0.02)
@@ -90,8 +94,10 @@ def test_tpot_is_compared_with_that_of_the_same_segment_without_speculation() ->
 def test_each_dimension_has_a_table() -> None:
     tables = [one for one in segments(day()).parts if isinstance(one, Table)]
     assert [table.caption.partition(" by ")[2] for table in tables[:3]] == [
-        "temperature", "output", "streaming",
-    ]  # fmt: skip
+        "temperature",
+        "output",
+        "streaming",
+    ]
     assert [row[0].text for row in tables[1].rows] == ["all", "plain text", "tool calls"]
 
 
@@ -103,8 +109,13 @@ def test_without_a_baseline_nothing_is_known_of_them() -> None:
 
 def test_a_server_that_counts_no_drafts_is_completed_by_temperature_alone() -> None:
     """What its tap counts twice, by temperature and by segment, counts once."""
-    silent = replace(hour(0)[0].tally, drafts=None, draft_tokens=None, accepted_tokens=None,
-                     accepted_per_position=None)  # fmt: skip
+    silent = replace(
+        hour(0)[0].tally,
+        drafts=None,
+        draft_tokens=None,
+        accepted_tokens=None,
+        accepted_per_position=None,
+    )
     parts = {"0": bucket(rate=0.8), "output=text": part(0.8)}
     (whole, *_) = report(flat([hour(0, silent, buckets=parts)])).segments
     assert whole.acceptance.drafts == bucket(rate=0.8).drafts
@@ -121,8 +132,9 @@ def test_losing_prompt_lengths_with_neighbours_are_one() -> None:
     assert segments_words(map(segment, both)) == ["prompts above 8,192 tokens", "plain text"]
     some = "prompt_length=1-256", "prompt_length=8193-16384"
     assert segments_words(map(segment, some)) == [
-        "prompts up to 256 tokens", "prompts of 8,193 to 16,384 tokens",
-    ]  # fmt: skip
+        "prompts up to 256 tokens",
+        "prompts of 8,193 to 16,384 tokens",
+    ]
 
 
 WORDS = {

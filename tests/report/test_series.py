@@ -79,8 +79,9 @@ def test_times_without_speculation_are_one_where_they_touch():
     windows = flat(hour(number, mode=modes.get(number, Mode.ON)) for number in range(12))
     spans = [(gap.start, gap.end) for gap in report(windows).series.off]
     assert spans == [
-        (SINCE + 3 * HOUR, SINCE + 6 * HOUR), (SINCE + 9 * HOUR, SINCE + 10 * HOUR),
-    ]  # fmt: skip
+        (SINCE + 3 * HOUR, SINCE + 6 * HOUR),
+        (SINCE + 9 * HOUR, SINCE + 10 * HOUR),
+    ]
 
 
 def _whole(window: Window) -> bool:
@@ -100,8 +101,10 @@ def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():
     )
     points = report(windows).series.latency
     assert [(item.start - SINCE, item.mode) for item in points] == [
-        (0, "on"), (0, "off"), (2 * HOUR, "off"),
-    ]  # fmt: skip
+        (0, "on"),
+        (0, "off"),
+        (2 * HOUR, "off"),
+    ]
     merged = merge_tallies(counted(), slow)
     assert points[0].requests == 110
     assert points[0].ttft_p99 == histogram.quantile(merged.ttft, 0.99).value

@@ -11,16 +11,29 @@ from tests.report.drawing import Drawing
 
 
 def compared(
-    load: float, value: float, lower: float | None = None, upper: float | None = None,
-    *, rate: bool = False,
-) -> ComparedLevel:  # fmt: skip
+    load: float,
+    value: float,
+    lower: float | None = None,
+    upper: float | None = None,
+    *,
+    rate: bool = False,
+) -> ComparedLevel:
     speedup = Estimate(value=value, lower=lower, upper=upper)
     return ComparedLevel(
-        concurrency=None if rate else int(load), rate=load if rate else None, speedup=speedup,
-        decode=None, ttft=None, throughput_off=1, throughput_on=1, per_user_off=None,
-        per_user_on=None, tpot_p99_off=None, tpot_p99_on=None, acceptance_rate=None,
+        concurrency=None if rate else int(load),
+        rate=load if rate else None,
+        speedup=speedup,
+        decode=None,
+        ttft=None,
+        throughput_off=1,
+        throughput_on=1,
+        per_user_off=None,
+        per_user_on=None,
+        tpot_p99_off=None,
+        tpot_p99_on=None,
+        acceptance_rate=None,
         verdict=experiment_verdicts.verdict_of(speedup),
-    )  # fmt: skip
+    )
 
 
 LEVELS = (

@@ -126,7 +126,8 @@ def test_off_is_that_of_the_baseline_s_own_traffic_where_there_is_such():
 NO_MEASURE = {
     "a fixed workload": ([hour(0)], [measurement(of_tpot=observed([0.045] * 50, TPOT_BOUNDS))]),
     "another server": (
-        [hour(-1, mode=Mode.OFF, environment=Environment("0.31.0", "cafe-0")), hour(0)], [],
+        [hour(-1, mode=Mode.OFF, environment=Environment("0.31.0", "cafe-0")), hour(0)],
+        [],
     ),
     "a load that only some requests had": (
         [
@@ -136,7 +137,7 @@ NO_MEASURE = {
         ],
         [],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("hours", "measurements"), NO_MEASURE.values(), ids=NO_MEASURE)

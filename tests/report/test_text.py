@@ -32,8 +32,9 @@ def test_models_of_one_target_are_told_apart_in_the_overview() -> None:
     report = msgspec.structs.replace(sample.full(), targets=(first, second))
     rows = [text for text in plain(report, 120).split("\n") if "U h " in text or "er h " in text]
     assert [row.partition("  ")[0] for row in rows] == [
-        "chat-70b Qwen/Qwen2.5-Coder-32B-Instruct", "chat-70b meta-llama/Llama-3.3-70B-Instruct",
-    ]  # fmt: skip
+        "chat-70b Qwen/Qwen2.5-Coder-32B-Instruct",
+        "chat-70b meta-llama/Llama-3.3-70B-Instruct",
+    ]
 
 
 def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:

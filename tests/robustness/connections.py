@@ -31,9 +31,10 @@ from tests.tap.proxied import request
 from tests.tap.streams import USAGE
 
 HALVES = (
-    b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: ",
+    b"",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: ",
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
-)  # fmt: skip
+)
 LOOKS = 10
 _ESTABLISHED = "01"
 """As /proc/net/tcp writes it."""
@@ -127,10 +128,15 @@ class Streams:
     async def ask(self, port: int) -> None:
         """One client of the proxy; counts its stream where it is whole."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        body = json.dumps({
-            "model": "m", "messages": [], "stream": True, "temperature": 0.5,
-            "stream_options": {"include_usage": True},
-        }).encode()  # fmt: skip
+        body = json.dumps(
+            {
+                "model": "m",
+                "messages": [],
+                "stream": True,
+                "temperature": 0.5,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
         line = "POST /v1/chat/completions"
         kind = "Content-Type: application/json"
         writer.write(request(line, kind, f"Content-Length: {len(body)}", body=body))

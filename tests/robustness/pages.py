@@ -29,9 +29,23 @@ _PAGES_EACH = 700
 UNSTORABLE = "windows_unstorable"
 """What is said, and no defect, of counts that no database holds."""
 VALUES = (
-    b"NaN", b"+Inf", b"-Inf", b"-1", b"1e308", b"1e400", b"-0", b"9" * 400, b"0x10", b"1_000",
-    b"", b"1 2 3", b"\xd9\xa1", b"1e-320", b"18446744073709551616", b"true",
-)  # fmt: skip
+    b"NaN",
+    b"+Inf",
+    b"-Inf",
+    b"-1",
+    b"1e308",
+    b"1e400",
+    b"-0",
+    b"9" * 400,
+    b"0x10",
+    b"1_000",
+    b"",
+    b"1 2 3",
+    b"\xd9\xa1",
+    b"1e-320",
+    b"18446744073709551616",
+    b"true",
+)
 
 
 def _lines(change: Callable[[random.Random, list[bytes]], object]) -> Mutation:
@@ -112,7 +126,7 @@ MUTATIONS: dict[str, Mutation] = {
     "another model": _other_model,
     "several models": _several_models,
     "another document": _another_document,
-}  # fmt: skip
+}
 
 
 class DamagedPages:

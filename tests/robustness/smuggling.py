@@ -31,28 +31,87 @@ LAST = b"GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 PATHS = (b"/x", b"/v1/chat/completions", b"/metrics")
 METHODS = (b"POST", b"POST", b"GET", b"HEAD", b"PUT", b"OPTIONS")
 CODINGS = (
-    b"chunked", b"Chunked", b" chunked", b"\tchunked", b"\x0bchunked", b"chunked\x00", b"chunked,",
-    b"chunked, chunked", b"identity", b"identity, chunked", b"chunked, identity", b"gzip, chunked",
-    b"xchunked", b'"chunked"', b"chunked;q=1", b"chun\xe7ked", b"chunked\r\n chunked", b"", b",",
- b"\r\n chunked", b"chunked\r",
-)  # fmt: skip
+    b"chunked",
+    b"Chunked",
+    b" chunked",
+    b"\tchunked",
+    b"\x0bchunked",
+    b"chunked\x00",
+    b"chunked,",
+    b"chunked, chunked",
+    b"identity",
+    b"identity, chunked",
+    b"chunked, identity",
+    b"gzip, chunked",
+    b"xchunked",
+    b'"chunked"',
+    b"chunked;q=1",
+    b"chun\xe7ked",
+    b"chunked\r\n chunked",
+    b"",
+    b",",
+    b"\r\n chunked",
+    b"chunked\r",
+)
 CODING_NAMES = (
-    b"Transfer-Encoding", b"transfer-encoding", b"Transfer-Encoding ", b"Transfer-Encoding\t",
-    b" Transfer-Encoding", b"X: y\nTransfer-Encoding", b"X: y\rTransfer-Encoding",
-    b"X: y\r\n Transfer-Encoding", b"\x00Transfer-Encoding", b"Transfer-Encoding\x00",
-)  # fmt: skip
+    b"Transfer-Encoding",
+    b"transfer-encoding",
+    b"Transfer-Encoding ",
+    b"Transfer-Encoding\t",
+    b" Transfer-Encoding",
+    b"X: y\nTransfer-Encoding",
+    b"X: y\rTransfer-Encoding",
+    b"X: y\r\n Transfer-Encoding",
+    b"\x00Transfer-Encoding",
+    b"Transfer-Encoding\x00",
+)
 LENGTH_NAMES = (
-    b"Content-Length", b"content-length", b"Content-Length ", b"Content-Length\t",
-    b" Content-Length", b"X: y\nContent-Length", b"X: y\rContent-Length", b"Content-Length\x00",
-)  # fmt: skip
+    b"Content-Length",
+    b"content-length",
+    b"Content-Length ",
+    b"Content-Length\t",
+    b" Content-Length",
+    b"X: y\nContent-Length",
+    b"X: y\rContent-Length",
+    b"Content-Length\x00",
+)
 LENGTHS = (
-    b"%d", b"+%d", b"-%d", b"0%d", b"%d ", b"%d, %d", b"%d,4", b"4, %d", b"0x%x", b"%d\x00",
-    b"%d.0", b"%de0", b"\xd9\xa4", b"", b"%d\r\n 4", b"1_%d", b"'%d'", b"99999999999999999999%d",
-)  # fmt: skip
+    b"%d",
+    b"+%d",
+    b"-%d",
+    b"0%d",
+    b"%d ",
+    b"%d, %d",
+    b"%d,4",
+    b"4, %d",
+    b"0x%x",
+    b"%d\x00",
+    b"%d.0",
+    b"%de0",
+    b"\xd9\xa4",
+    b"",
+    b"%d\r\n 4",
+    b"1_%d",
+    b"'%d'",
+    b"99999999999999999999%d",
+)
 SIZES = (
-    b"%x", b"%X", b"0%x", b"0x%x", b"+%x", b"-%x", b"%x ", b" %x", b"%x;a=b", b"%x;a=\"\r\n\"",
-    b"%x;\n", b"%x\x00", b"1000000000000000%x", b"%x\xa0", b"%x_",
-)  # fmt: skip
+    b"%x",
+    b"%X",
+    b"0%x",
+    b"0x%x",
+    b"+%x",
+    b"-%x",
+    b"%x ",
+    b" %x",
+    b"%x;a=b",
+    b'%x;a="\r\n"',
+    b"%x;\n",
+    b"%x\x00",
+    b"1000000000000000%x",
+    b"%x\xa0",
+    b"%x_",
+)
 ENDS = (b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b"\r\r\n", b"")
 VERSIONS = (b"HTTP/1.1",) * 6 + (b"HTTP/1.0", b"HTTP/1.2", b"HTTP/2.0", b"http/1.1", b"HTTP/1.1 ")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")

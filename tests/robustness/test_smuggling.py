@@ -27,10 +27,16 @@ def test_the_campaign_hides_a_request_in_each() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    ["Content-Length: +1", "Content-Length: 1\r\nContent-Length: 1", "A : b", "A: b\r\n c: d",
-     "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 1",
-     "A: b\nC: d"],
-)  # fmt: skip
+    [
+        "Content-Length: +1",
+        "Content-Length: 1\r\nContent-Length: 1",
+        "A : b",
+        "A: b\r\n c: d",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 1",
+        "A: b\nC: d",
+    ],
+)
 def test_the_upstream_notes_ambiguous_requests(serve: Serve, fields: str) -> None:
     notes = Notes()
     server = serve(notes.answer)

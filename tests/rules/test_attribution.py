@@ -48,13 +48,20 @@ def minute(
     drafts, accepted = (sum(counts) for counts in zip(*buckets.values(), strict=True))
     steps = round(drafts / drafted)
     sample = one_minute(
-        number, tpot=steps * cost * PLAIN[bin_] / (steps + accepted), drafts=drafts,
-        accepted=accepted, plain_steps=steps - drafts, load=CONCURRENCY[bin_], buckets=buckets,
-    )  # fmt: skip
+        number,
+        tpot=steps * cost * PLAIN[bin_] / (steps + accepted),
+        drafts=drafts,
+        accepted=accepted,
+        plain_steps=steps - drafts,
+        load=CONCURRENCY[bin_],
+        buckets=buckets,
+    )
     counted = msgspec.structs.replace(
-        sample.tally, preemptions=preemptions, requests={"stop": 10},
+        sample.tally,
+        preemptions=preemptions,
+        requests={"stop": 10},
         output_length=Histogram((), (10,), 10 * output),
-    )  # fmt: skip
+    )
     gauges = msgspec.structs.replace(sample.gauges, kv_cache_usage_max=0.5)
     return replace(sample, tally=counted, gauges=gauges, environment=environment)
 
@@ -82,19 +89,39 @@ ON: dict[str, Any] = {"mix": HALF}
 @pytest.mark.parametrize(
     ("before", "now", "factor", "sentence"),
     [
-        ({"mix": COLD}, {"mix": WARM}, Factor.TEMPERATURE_MIX,
-         "draft tokens at temperature (0.7,1] rose from 10% to 40%: -0.72 tokens per step"),
-        (ON, {"mix": BAD}, Factor.ACCEPTANCE,
-         "acceptance at temperature 0 fell from 80% to 40%: -1.00 tokens per step"),
-        (ON, ON | {"drafted": 0.5}, Factor.DRAFTING,
-         "draft tokens per step fell from 4.00 to 2.00: -1.00 tokens per step"),
-        (ON, ON | {"cost": 2.0}, Factor.UNEXPLAINED,
-         "at the same load a step costs 1.33 times what it did, cause unknown: -0.50 of speedup"),
-        (ON | {"bin_": 2}, ON | {"bin_": 4, "cost": 2.0}, Factor.LOAD,
-         "running requests rose from 3.5 to 12.0 (no load in common: all of a step's cost"
-         " counts): -0.50 of speedup"),
+        (
+            {"mix": COLD},
+            {"mix": WARM},
+            Factor.TEMPERATURE_MIX,
+            "draft tokens at temperature (0.7,1] rose from 10% to 40%: -0.72 tokens per step",
+        ),
+        (
+            ON,
+            {"mix": BAD},
+            Factor.ACCEPTANCE,
+            "acceptance at temperature 0 fell from 80% to 40%: -1.00 tokens per step",
+        ),
+        (
+            ON,
+            ON | {"drafted": 0.5},
+            Factor.DRAFTING,
+            "draft tokens per step fell from 4.00 to 2.00: -1.00 tokens per step",
+        ),
+        (
+            ON,
+            ON | {"cost": 2.0},
+            Factor.UNEXPLAINED,
+            "at the same load a step costs 1.33 times what it did, cause unknown: -0.50 of speedup",
+        ),
+        (
+            ON | {"bin_": 2},
+            ON | {"bin_": 4, "cost": 2.0},
+            Factor.LOAD,
+            "running requests rose from 3.5 to 12.0 (no load in common: all of a step's cost"
+            " counts): -0.50 of speedup",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_single_change_is_the_only_cause(
     before: dict[str, Any], now: dict[str, Any], factor: Factor, sentence: str
 ) -> None:
@@ -120,10 +147,8 @@ def test_two_changes_are_separated_and_ranked() -> None:
 
 def test_more_load_explains_what_loads_in_common_cost() -> None:
     """Half of the work moves to a load where a step has always cost twice as much."""
-    mixed = [minute(n, HALF, bin_=2 if n % 4 else 4, cost=1.0 if n % 4 else 2.0) for n in
-             range(40)]  # fmt: skip
-    now = [minute(n, HALF, bin_=4 if n % 4 else 2, cost=2.0 if n % 4 else 1.0) for n in
-           range(40)]  # fmt: skip
+    mixed = [minute(n, HALF, bin_=2 if n % 4 else 4, cost=1.0 if n % 4 else 2.0) for n in range(40)]
+    now = [minute(n, HALF, bin_=4 if n % 4 else 2, cost=2.0 if n % 4 else 1.0) for n in range(40)]
     attribution = attribute(now, mixed, baseline())
     assert contributions(attribution).keys() == {Factor.LOAD}
     assert attribution.causes[0].sentence.startswith("running requests rose from 5.6 to 9.9: -")

@@ -71,14 +71,15 @@ def test_a_default_rule_on_acceptance_does_not_fire_where_drafts_vary() -> None:
         return {
             rule.name
             for rule in DEFAULT_RULES
-            if judge(
-                rule, known, target="t", model_name="m", segment=ALL, before=None
-            ).seen is Verdict.BREACH
-        }  # fmt: skip
+            if judge(rule, known, target="t", model_name="m", segment=ALL, before=None).seen
+            is Verdict.BREACH
+        }
 
     assert firing(Environment("0.32.0", "c0ffee-4")) == {
-        "low-acceptance", "acceptance-shift", "unjudged",
-    }  # fmt: skip
+        "low-acceptance",
+        "acceptance-shift",
+        "unjudged",
+    }
     assert firing(ADAPTIVE) == {"unjudged"}
 
 
@@ -113,12 +114,15 @@ def test_garbage_needs_no_positions() -> None:
 @pytest.mark.parametrize(
     ("fingerprint", "expected"),
     [
-        ("c0ffee-4", None), (None, None), ("c0ffee-0", None), ("schedule-4", None),
+        ("c0ffee-4", None),
+        (None, None),
+        ("c0ffee-0", None),
+        ("schedule-4", None),
         ("c0ffee-4 schedule", DraftLengths.SCHEDULE),
         ("c0ffee-schedule 1f", DraftLengths.SCHEDULE),
         ("c0ffee-? adaptive_steps", DraftLengths.ADAPTIVE_STEPS),
     ],
-)  # fmt: skip
+)
 def test_a_fingerprint_shows_why(fingerprint: str | None, expected: DraftLengths | None) -> None:
     environment = Environment("0.32.0", fingerprint)
     assert draft_lengths.shown_by(environment) is expected

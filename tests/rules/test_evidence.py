@@ -176,8 +176,9 @@ def unjudged_after(loads: Sequence[float | None], *, rule: bool = False) -> list
         known.learn(sample)
         evidence = known.examine(sample.start + sample.length)
         known.present = evidence.present
-        before = judge(UNJUDGED_RULE, evidence, target="chat", model_name="tiny",
-                       segment=ALL, before=before)  # fmt: skip
+        before = judge(
+            UNJUDGED_RULE, evidence, target="chat", model_name="tiny", segment=ALL, before=before
+        )
         seen.append(before.verdict if rule else known.present.unjudged)
     return seen
 

@@ -131,6 +131,8 @@ def test_a_minute_kept_for_its_pace_has_all_that_a_speedup_needs() -> None:
     (paced,) = history.paced
     expected = replace(whole, tally=tally)
     assert (paced.pace, paced.steps, paced.requests) == (
-        expected.pace, expected.steps, expected.requests,
-    )  # fmt: skip
+        expected.pace,
+        expected.steps,
+        expected.requests,
+    )
     assert (paced.tally.e2e, paced.buckets) == (None, {})

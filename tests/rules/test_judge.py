@@ -363,8 +363,9 @@ def test_a_scope_of_segments_judges_each_by_itself() -> None:
         (segment("output=tool_call"), Verdict.BREACH)
     ]
     assert {finding.segment for finding in judge.findings()} == {
-        segment("output=text"), segment("output=tool_call"),
-    }  # fmt: skip
+        segment("output=text"),
+        segment("output=tool_call"),
+    }
     by_temperature = judge_of(LOW.model_copy(update={"scope": Scope(dimension=TEMPERATURE)}))
     feed(by_temperature, 0, 2, acceptance=0.5, buckets={"0": (1000, 0.1), **counted})
     assert {finding.segment for finding in by_temperature.findings()} == {segment("0")}

@@ -109,10 +109,12 @@ def test_minutes_of_several_daemons_add_up() -> None:
                 msgspec.structs.replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240),
                 minute(AT + 600),
             ],
-            360, 660, id="sums of minutes that overlap",
+            360,
+            660,
+            id="sums of minutes that overlap",
         ),
     ],
-)  # fmt: skip
+)
 def test_each_minute_counts_once_and_the_time_between_them_does_not(
     windows: list[Window], seconds: int, end: int
 ) -> None:

@@ -43,10 +43,14 @@ def of_one(counts: tuple[int, ...], objective: Slo) -> SloStatus:
 @pytest.mark.parametrize(
     ("threshold", "bad", "unknown"),
     [
-        ("500ms", 10, 0), ("750ms", 6, 4), ("250ms", 30, 0), ("1s", 6, 0), ("4s", 0, 6),
+        ("500ms", 10, 0),
+        ("750ms", 6, 4),
+        ("250ms", 30, 0),
+        ("1s", 6, 0),
+        ("4s", 0, 6),
         ("100ms", 30, 70),
     ],
-)  # fmt: skip
+)
 def test_only_certainly_slow_requests_count_as_bad(threshold, bad, unknown):
     """Of what lies in the bucket of the threshold it is said how much that is."""
     status = of_one((70, 20, 4, 6), slo(threshold))

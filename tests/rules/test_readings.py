@@ -42,18 +42,30 @@ RATIOS = [name for name in MEASURES if name.startswith(("ttft", "tpot")) and nam
 def busy(n: int = 0, rate: float = 0.6, tpot: float = 0.02):
     """A minute of which everything is known, with two temperatures."""
     greedy = tally(
-        rate=0.8, drafts=600, tpot=0.018, requests=60, endings={"loop": 6, "usual": 54},
+        rate=0.8,
+        drafts=600,
+        tpot=0.018,
+        requests=60,
+        endings={"loop": 6, "usual": 54},
         request_acceptance=observed([x / 100 + 0.005 for x in range(100)], RATE_BOUNDS),
-    )  # fmt: skip
+    )
     hot = tally(
-        rate=0.3, drafts=300, tpot=0.024, requests=40, endings={"usual": 40},
+        rate=0.3,
+        drafts=300,
+        tpot=0.024,
+        requests=40,
+        endings={"usual": 40},
         request_acceptance=observed([0.12] * 100, RATE_BOUNDS),
-    )  # fmt: skip
+    )
     whole = tally(
-        rate=rate, drafts=1000, tpot=tpot, requests=100, preemptions=2,
+        rate=rate,
+        drafts=1000,
+        tpot=tpot,
+        requests=100,
+        preemptions=2,
         output_length=observed([3, 15, 20, 21, 400], LENGTH_BOUNDS),
         accepted_per_position=(800, 700, 500, 400),
-    )  # fmt: skip
+    )
     finished = {"stop": 17, "length": 20, "tool_calls": 3}
     return minute(
         n,
@@ -96,7 +108,11 @@ def experiment(until: float, episodes: int = 42) -> Switchback:
         target="chat",
         design=SwitchbackDesign(arms=("launch", "0", "2"), usual="launch", seed=1),
         state=SwitchbackState(
-            environment="e", began=until - HOUR, counted=until, arm="launch", usual="launch",
+            environment="e",
+            began=until - HOUR,
+            counted=until,
+            arm="launch",
+            usual="launch",
             differences={
                 "all": {
                     "0": {"launch": Moments(episodes, -math.log(0.8), 0.1)},
@@ -104,7 +120,7 @@ def experiment(until: float, episodes: int = 42) -> Switchback:
                 }
             },
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +185,14 @@ def test_a_difference_to_minutes_without_speculation_is_the_least_that_is_certai
         ("loop_share", [minute(n) for n in range(9)], FINISHED, "no tap counts loops"),
         ("length_finish_excess", HOURLY, FINISHED[:-2], "speculation was not off within a day"),
         ("tool_call_shortfall", [minute(n) for n in range(9)], FINISHED, "no tap sees tool calls"),
-        ("length_finish_excess", HOURLY, FINISHED[-3:],
-         "too few earlier hours to tell how much the share varies by itself within a day"),
+        (
+            "length_finish_excess",
+            HOURLY,
+            FINISHED[-3:],
+            "too few earlier hours to tell how much the share varies by itself within a day",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_compared_does_not_keep_the_other_readings_from_deciding(
     metric, samples, finished, missing
 ):
@@ -319,26 +339,49 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
         ("speedup_ratio", hourly(measured=False), "all", "no baseline"),
         ("speedup_ratio", full(HOURLY[:3]), "all", "too few minutes of traffic"),
         (
-            "speedup_ratio", hourly(), "(0,0.3]", "too few minutes of traffic at this temperature",
+            "speedup_ratio",
+            hourly(),
+            "(0,0.3]",
+            "too few minutes of traffic at this temperature",
         ),
         (
             "speedup_ratio_assumed",
             evidence([minute(0, msgspec.structs.replace(tally(), drafts=None))]),
-            "all", "no drafts",
+            "all",
+            "no drafts",
         ),
-        ("acceptance_ratio", evidence([minute(0, tally(drafts=0, generation_tokens=500))]),
-         "all", "no drafts, although tokens were generated"),
-        *((metric, evidence([minute(0, msgspec.structs.replace(
-              tally(), draft_tokens=None, accepted_tokens=None))]),
-           "all", "the engine counts no draft tokens")
-          for metric in ("acceptance_ratio", "acceptance_length", "speedup_ratio_assumed")),
+        (
+            "acceptance_ratio",
+            evidence([minute(0, tally(drafts=0, generation_tokens=500))]),
+            "all",
+            "no drafts, although tokens were generated",
+        ),
+        *(
+            (
+                metric,
+                evidence(
+                    [
+                        minute(
+                            0,
+                            msgspec.structs.replace(
+                                tally(), draft_tokens=None, accepted_tokens=None
+                            ),
+                        )
+                    ]
+                ),
+                "all",
+                "the engine counts no draft tokens",
+            )
+            for metric in ("acceptance_ratio", "acceptance_length", "speedup_ratio_assumed")
+        ),
         (
             "tpot_p99",
             evidence([minute(0, msgspec.structs.replace(tally(), tpot=Histogram((), (20,), 0.4)))]),
-            "all", "no TPOT",
+            "all",
+            "no TPOT",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_metric_that_has_no_value_says_why(metric, known, temperature, missing):
     reading = read(metric, known, window=HOUR, segment=segment(temperature))
     assert (reading.value, reading.missing) == (None, missing)

@@ -42,15 +42,19 @@ def history(seed: int, minutes: int) -> Iterator[list[Window]]:
         windows = [
             _changed(window, chance, version)
             for window in minute(
-                number, mode, running=running + chance.random(), step=step,
-                acceptance=acceptance, wobble=0.1 * chance.random(),
+                number,
+                mode,
+                running=running + chance.random(),
+                step=step,
+                acceptance=acceptance,
+                wobble=0.1 * chance.random(),
                 steps=chance.choice([1, 40, 2000, 3000]),
                 restarts=int(chance.random() < 0.03),
-                buckets={} if mode is Mode.OFF else {
-                    label: (900, acceptance * chance.random()) for label in BUCKETS
-                },
+                buckets={}
+                if mode is Mode.OFF
+                else {label: (900, acceptance * chance.random()) for label in BUCKETS},
             )
-        ]  # fmt: skip
+        ]
         sent.append(windows)
         yield windows
         if chance.random() < 0.05:  # late, or again

@@ -13,11 +13,27 @@ from tests import pages
 from tests.web.statuses import minute, of_tap
 
 KEYS = [
-    "model_name", "engine_count", "speculation", "draft_lengths", "drafts", "draft_tokens",
-    "accepted_tokens", "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
-    "accepted_per_position", "running", "waiting", "kv_cache_usage", "events", "ttft", "tpot",
-    "inter_token", "tap", "segments",
-]  # fmt: skip
+    "model_name",
+    "engine_count",
+    "speculation",
+    "draft_lengths",
+    "drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "accepted_length_histogram",
+    "accepted_per_position",
+    "running",
+    "waiting",
+    "kv_cache_usage",
+    "events",
+    "ttft",
+    "tpot",
+    "inter_token",
+    "tap",
+    "segments",
+]
 """Of a model, in this order: programs rely on them."""
 
 
@@ -33,8 +49,15 @@ def test_every_page_gives_the_same_keys_in_the_same_order(file) -> None:
         assert list(model) == KEYS
         for name in ("ttft", "tpot", "inter_token"):
             assert model[name] is None or list(model[name]) == [
-                "count", "sum", "p50", "p90", "p95", "p99", "open_ended", "buckets",
-            ]  # fmt: skip
+                "count",
+                "sum",
+                "p50",
+                "p90",
+                "p95",
+                "p99",
+                "open_ended",
+                "buckets",
+            ]
         assert (model["tap"] is not None) is ("tap" in file.name)
     assert problems == []
 
@@ -44,21 +67,40 @@ def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
     (model,) = as_json(summary.models_of(pages.read(pages.faithful("vllm-0.32-tap")), []))
     assert model["drafts"] == 1238
     assert model["tap"] == {
-        "source": "tap", "drafts": 995, "coverage": 995 / 1238, "failures": 0,
-        "records": {"record": 90}, "uncovered": {"disconnected": 1, "several": 3},
-    }  # fmt: skip
+        "source": "tap",
+        "drafts": 995,
+        "coverage": 995 / 1238,
+        "failures": 0,
+        "records": {"record": 90},
+        "uncovered": {"disconnected": 1, "several": 3},
+    }
     buckets = model["segments"]
     assert [bucket["segment"]["value"] for bucket in buckets] == [
-        "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown",
-    ]  # fmt: skip
+        "0",
+        "(0,0.3]",
+        "(0.3,0.7]",
+        "(0.7,1]",
+        ">1",
+        "unknown",
+    ]
     assert sum(bucket["drafts"] for bucket in buckets) == 995
     assert sum(bucket["share"] for bucket in buckets) == pytest.approx(1.0)
     assert sum(sum(bucket["requests"].values()) for bucket in buckets) == 93
     assert list(buckets[0]) == [
-        "segment", "share", "requests", "drafts", "draft_tokens", "accepted_tokens",
-        "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
-        "accepted_per_position", "ttft", "tpot", "request_acceptance",
-    ]  # fmt: skip
+        "segment",
+        "share",
+        "requests",
+        "drafts",
+        "draft_tokens",
+        "accepted_tokens",
+        "acceptance_rate",
+        "mean_acceptance_length",
+        "accepted_length_histogram",
+        "accepted_per_position",
+        "ttft",
+        "tpot",
+        "request_acceptance",
+    ]
     greedy, hot = buckets[0], buckets[4]
     assert sum(greedy["accepted_length_histogram"]) == greedy["drafts"]
     assert hot["acceptance_rate"] < 0.1 < 0.7 < greedy["acceptance_rate"]
@@ -131,20 +173,26 @@ def test_the_old_engine_gives_its_lifetime_rate() -> None:
     ("histogram", "quantile", "open_ended", "buckets"),
     [
         pytest.param(
-            Histogram((1.0,), (1, 1), 9.0), 1.0, True, {"p50": [0.0, 1.0]},
+            Histogram((1.0,), (1, 1), 9.0),
+            1.0,
+            True,
+            {"p50": [0.0, 1.0]},
             id="beyond the last bound",
         ),
         pytest.param(Histogram((), (60,), 2.0), None, False, {}, id="only the mean is known"),
         pytest.param(Histogram((1.0,), (0, 0), 0.0), None, False, {}, id="no observations"),
     ],
-)  # fmt: skip
+)
 def test_quantiles_say_what_is_known_of_them(
     histogram: Histogram, quantile: float | None, open_ended: bool, buckets: dict[str, list[float]]
 ) -> None:
     assert as_json(summary.latency(histogram)) == {
-        "count": histogram.count, "sum": histogram.sum, "open_ended": open_ended,
-        **dict.fromkeys(("p50", "p90", "p95", "p99"), quantile), "buckets": buckets,
-    }  # fmt: skip
+        "count": histogram.count,
+        "sum": histogram.sum,
+        "open_ended": open_ended,
+        **dict.fromkeys(("p50", "p90", "p95", "p99"), quantile),
+        "buckets": buckets,
+    }
     assert summary.latency(None) is None
 
 
@@ -169,8 +217,11 @@ def test_a_window_of_a_bucket_shows_what_its_tap_saw() -> None:
     )
     assert (shown["records"], shown["uncovered"]) == ({"record": 5}, {"several": 2})
     assert shown["request_acceptance"] == {
-        "count": 5, "p10": 0.25, "p50": 0.6875, "p90": 0.9375,
-    }  # fmt: skip
+        "count": 5,
+        "p10": 0.25,
+        "p50": 0.6875,
+        "p90": 0.9375,
+    }
 
 
 def test_an_empty_window_is_all_unknown_and_no_division_by_zero() -> None:

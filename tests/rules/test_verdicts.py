@@ -44,9 +44,14 @@ def finding_of(
     judged_rule: Rule, known: Evidence, before: Finding | None = None, temperature="all", cost=0.1
 ) -> Finding:
     return judge(
-        judged_rule, known, target="chat", model_name="model", segment=segment(temperature),
-        before=before, draft_cost_ratio=cost,
-    )  # fmt: skip
+        judged_rule,
+        known,
+        target="chat",
+        model_name="model",
+        segment=segment(temperature),
+        before=before,
+        draft_cost_ratio=cost,
+    )
 
 
 def judged(judged_rule: Rule, rates: Iterable[float | None], *, first: int = 0, before=None):
@@ -84,12 +89,20 @@ HIGH_TTFT = Condition(metric="ttft_p50", above="1s")
 @pytest.mark.parametrize(
     ("combine", "first", "second", "seen"),
     [
-        ("all", True, True, B), ("all", True, None, N), ("all", True, False, P),
-        ("all", None, False, P), ("all", None, None, N), ("all", False, False, P),
-        ("any", True, True, B), ("any", True, None, B), ("any", True, False, B),
-        ("any", None, False, N), ("any", None, None, N), ("any", False, False, P),
+        ("all", True, True, B),
+        ("all", True, None, N),
+        ("all", True, False, P),
+        ("all", None, False, P),
+        ("all", None, None, N),
+        ("all", False, False, P),
+        ("any", True, True, B),
+        ("any", True, None, B),
+        ("any", True, False, B),
+        ("any", None, False, N),
+        ("any", None, None, N),
+        ("any", False, False, P),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_conditions_combine_by_kleenes_logic(combine, first, second, seen, swapped):
     """What is not known is no data only where it could turn the answer."""
@@ -112,44 +125,62 @@ IDLE = [None] * 3
     ("durations", "rates", "expected"),
     [
         pytest.param(
-            {"for_": 180.0}, [0.9, 0.1, 0.1, 0.1, 0.1], [P, P, P, P, B],
+            {"for_": 180.0},
+            [0.9, 0.1, 0.1, 0.1, 0.1],
+            [P, P, P, P, B],
             id="a breach is confirmed when it was seen for so long",
         ),
         pytest.param(
-            {"for_": 180.0}, [0.1, 0.1, 0.1, 0.9] * 3, [N, N, N, P] + [P] * 8,
+            {"for_": 180.0},
+            [0.1, 0.1, 0.1, 0.9] * 3,
+            [N, N, N, P] + [P] * 8,
             id="a pass in between begins anew",
         ),
         pytest.param(
-            {"clear_for": 120.0}, [0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9], [B, B, B, B, B, B, P],
+            {"clear_for": 120.0},
+            [0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9],
+            [B, B, B, B, B, B, P],
             id="a breach clears when the opposite was seen for so long",
         ),
         pytest.param(
-            {"for_": 120.0}, [0.1, 0.1, *IDLE, 0.1, 0.1], [N] * 5 + [B, B],
+            {"for_": 120.0},
+            [0.1, 0.1, *IDLE, 0.1, 0.1],
+            [N] * 5 + [B, B],
             id="no data does not drop a pending breach",
         ),
         pytest.param(
-            {"for_": 180.0}, [0.1, 0.1, *IDLE, 0.1], [N] * 6,
+            {"for_": 180.0},
+            [0.1, 0.1, *IDLE, 0.1],
+            [N] * 6,
             id="no data does not let a pending breach grow",
         ),
         pytest.param(
-            {"clear_for": 120.0}, [0.1, 0.9, *IDLE, 0.9, 0.9], [B] * 6 + [P],
+            {"clear_for": 120.0},
+            [0.1, 0.9, *IDLE, 0.9, 0.9],
+            [B] * 6 + [P],
             id="no data neither clears a breach nor counts as clear",
         ),
         pytest.param({}, [None, 0.9, None, 0.9], [N, P, N, P], id="no data is no pass"),
         pytest.param(
-            {}, [0.55, 0.45, 0.55, 0.59, 0.6, 0.55], [P, B, B, B, P, P],
+            {},
+            [0.55, 0.45, 0.55, 0.59, 0.6, 0.55],
+            [P, B, B, B, P, P],
             id="between the thresholds nothing changes",
         ),
         pytest.param(
-            {"clear_for": 120.0}, [0.1, 0.7, 0.55, 0.7, 0.55, 0.55], [B] * 6,
+            {"clear_for": 120.0},
+            [0.1, 0.7, 0.55, 0.7, 0.55, 0.55],
+            [B] * 6,
             id="what falls back between the thresholds is not back",
         ),
         pytest.param(
-            {"clear_for": 180.0}, [0.1, *[0.9, *[None] * 400] * 3], [B] * 1204,
+            {"clear_for": 180.0},
+            [0.1, *[0.9, *[None] * 400] * 3],
+            [B] * 1204,
             id="one good minute in hours never clears",
         ),
     ],
-)  # fmt: skip
+)
 def test_verdicts_follow_what_was_seen_and_for_how_long(durations, rates, expected):
     assert verdicts(judged(rule(**durations), rates)) == expected
 

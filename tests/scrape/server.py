@@ -20,15 +20,25 @@ Request = dict[str, Any]
 
 
 def request(
-    place: Place, temperature: int, steps: list[int], kind: str, reason: str | None, first: float,
+    place: Place,
+    temperature: int,
+    steps: list[int],
+    kind: str,
+    reason: str | None,
+    first: float,
     k: int,
-) -> Request:  # fmt: skip
+) -> Request:
     """A request of ``steps``; the tap has a record of it, or ``kind`` says why not."""
     made = [min(accepted, k) for accepted in steps]
     counts = {
-        "place": place, "made": made, "k": k, "reason": reason, "first": first,
-        "model_name": place[0], "temperature": TEMPERATURES[temperature],
-    }  # fmt: skip
+        "place": place,
+        "made": made,
+        "k": k,
+        "reason": reason,
+        "first": first,
+        "model_name": place[0],
+        "temperature": TEMPERATURES[temperature],
+    }
     if kind != "record":
         return {**counts, "uncovered": kind}
     times = {"ttft": 0.25, "tpot": 0.5 * len(made), "tokens": sum(made) + len(made)}
@@ -93,9 +103,11 @@ class Process:
             return text
         per_position = [sum(accepted > index for accepted in made) for index in range(self.k)]
         created = pages.gauge("vllm:spec_decode_num_drafts_created", 1.7e9, **labels)
-        return text + pages.page(created) + pages.speculation(
-            len(made), per_position, model=place[0], k=self.k, engine=place[1]
-        )  # fmt: skip
+        return (
+            text
+            + pages.page(created)
+            + pages.speculation(len(made), per_position, model=place[0], k=self.k, engine=place[1])
+        )
 
 
 @dataclass

@@ -33,33 +33,44 @@ OTHER = Series("drafts", "", "other", "0", "")
     ("last", "start", "pages"),
     [
         pytest.param(
-            None, None, [({DRAFTS: 5.0, START: 1.0}, {}, False)],
+            None,
+            None,
+            [({DRAFTS: 5.0, START: 1.0}, {}, False)],
             id="the first page counts nothing: what was before belongs to no window",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, None, [({DRAFTS: 7.0, RUNNING: 3.0}, {DRAFTS: 2.0}, False)],
+            {DRAFTS: 5.0},
+            None,
+            [({DRAFTS: 7.0, RUNNING: 3.0}, {DRAFTS: 2.0}, False)],
             id="gauges are not counted",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.25, [({DRAFTS: 6.0, START: 200.5}, {DRAFTS: 6.0}, True)],
+            {DRAFTS: 5.0},
+            100.25,
+            [({DRAFTS: 6.0, START: 200.5}, {DRAFTS: 6.0}, True)],
             id="another start time is a restart, though every counter grew",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.0, [({DRAFTS: 3.0, START: 100.0}, {DRAFTS: 3.0}, True)],
+            {DRAFTS: 5.0},
+            100.0,
+            [({DRAFTS: 3.0, START: 100.0}, {DRAFTS: 3.0}, True)],
             id="a counter that fell is a restart, though the start time is the same",
         ),
         pytest.param(
-            {SUM: 2.0, DRAFTS: 5.0}, 100.0,
+            {SUM: 2.0, DRAFTS: 5.0},
+            100.0,
             [({SUM: -1.0, DRAFTS: 6.0, START: 100.0}, {SUM: -3.0, DRAFTS: 1.0}, False)],
             id="a sum may fall within one process, as for a latency across a clock step",
         ),
         pytest.param(
-            {SUM: 2.0, DRAFTS: 5.0}, None,
+            {SUM: 2.0, DRAFTS: 5.0},
+            None,
             [({SUM: 1.5, DRAFTS: 5.0}, {SUM: 1.5, DRAFTS: 5.0}, True)],
             id="a sum that fell is a restart on a page that names no process",
         ),
         pytest.param(
-            {DRAFTS: 5.0, TOKENS: 10.0}, None,
+            {DRAFTS: 5.0, TOKENS: 10.0},
+            None,
             [
                 ({DRAFTS: 4.0, TOKENS: 30.0}, {DRAFTS: 4.0, TOKENS: 30.0}, True),
                 ({DRAFTS: 4.0, TOKENS: 30.0}, {DRAFTS: 0.0, TOKENS: 0.0}, False),
@@ -67,7 +78,8 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="one counter that fell makes all of them count in full",
         ),
         pytest.param(
-            {DRAFTS: 5.0, TOKENS: 10.0}, None,
+            {DRAFTS: 5.0, TOKENS: 10.0},
+            None,
             [
                 ({TOKENS: 11.0}, {TOKENS: 1.0}, False),
                 ({DRAFTS: 6.0, TOKENS: 11.0}, {DRAFTS: 1.0, TOKENS: 0.0}, False),
@@ -75,7 +87,8 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="a series missing from a page does not count twice when it comes back",
         ),
         pytest.param(
-            {DRAFTS: 5.0, TOKENS: 10.0}, 1.0,
+            {DRAFTS: 5.0, TOKENS: 10.0},
+            1.0,
             [
                 ({TOKENS: 2.0, START: 2.0}, {TOKENS: 2.0}, True),
                 ({TOKENS: 2.0, DRAFTS: 9.0, START: 2.0}, {TOKENS: 0.0, DRAFTS: 9.0}, False),
@@ -83,12 +96,14 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="series of the process before a restart are forgotten",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, None,
+            {DRAFTS: 5.0},
+            None,
             [({OTHER: 2.0}, {OTHER: 2.0}, True), ({DRAFTS: 8.0}, {DRAFTS: 8.0}, True)],
             id="a page without any earlier counter is of another process",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.0,
+            {DRAFTS: 5.0},
+            100.0,
             [
                 ({DRAFTS: 6.0}, {DRAFTS: 1.0}, False),
                 ({DRAFTS: 7.0, START: 200.0}, {DRAFTS: 7.0}, True),
@@ -96,17 +111,20 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="a start time that is missing once is remembered",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.0,
+            {DRAFTS: 5.0},
+            100.0,
             [({DRAFTS: 5.0, START: math.nan}, {DRAFTS: 0.0}, False)] * 2,
             id="NaN is not a start time, though it differs from itself",
         ),
         pytest.param(
-            {DRAFTS: 5.0}, 100.0,
+            {DRAFTS: 5.0},
+            100.0,
             [({DRAFTS: 5.0, START: math.inf}, {DRAFTS: 0.0}, False)] * 2,
             id="infinity is not a start time",
         ),
         pytest.param(
-            {DRAFTS: 5.0, SUM: 0.1 + (0.2 + 0.3)}, None,
+            {DRAFTS: 5.0, SUM: 0.1 + (0.2 + 0.3)},
+            None,
             [
                 (
                     {DRAFTS: 5.0, SUM: (0.1 + 0.2) + 0.3 - 2e-16},
@@ -117,12 +135,14 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="the last digits of a sum of several processes may change",
         ),
         pytest.param(
-            buckets(le_0_1=0, le_1=0, le_inf=0), None,
+            buckets(le_0_1=0, le_1=0, le_inf=0),
+            None,
             [(buckets(le_0_2=0, le_1=0, le_inf=0), buckets(le_0_2=0, le_1=0, le_inf=0), True)],
             id="other bounds on a page that names no process are a restart, though nothing fell",
         ),
         pytest.param(
-            buckets(le_0_1=0, le_inf=0), None,
+            buckets(le_0_1=0, le_inf=0),
+            None,
             [
                 (buckets(le_0_1=0, le_1=0, le_inf=0), buckets(le_0_1=0, le_1=0, le_inf=0), False),
                 (buckets(le_1=0, le_inf=0), buckets(le_1=0, le_inf=0), False),
@@ -130,7 +150,8 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="more bounds, or a bucket missing from one page, are no restart",
         ),
         pytest.param(
-            buckets(le_0_5=0, le_1=1, le_inf=1), None,
+            buckets(le_0_5=0, le_1=1, le_inf=1),
+            None,
             [
                 (buckets(le_0_5=3, le_1=3, le_inf=3), buckets(le_0_5=3, le_1=3, le_inf=3), True),
                 (buckets(le_0_5=4, le_1=5, le_inf=5), buckets(le_0_5=1, le_1=2, le_inf=2), False),
@@ -138,7 +159,7 @@ OTHER = Series("drafts", "", "other", "0", "")
             id="a single bucket that fell is a restart on a page that names no process",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_page_counts_beyond_the_last_one_or_from_zero(last, start, pages):
     tracker = CounterTracker(last, start)
     for page, increments, restarted in pages:

@@ -197,18 +197,24 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 BAD_ANSWERS = {
     "closes at once": (raw(b""), "unreachable", "server's log"),
     "less than its length": (
-        lambda visit: visit.answer(PAGE, length=len(PAGE) + 5), "truncated", "broke off",
+        lambda visit: visit.answer(PAGE, length=len(PAGE) + 5),
+        "truncated",
+        "broke off",
     ),
     "chunks without an end": (raw(chunked(PAGE, end=b"")), "truncated", "broke off"),
     "a chunk that is none": (
-        raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), "truncated", "broke off",
+        raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
+        "truncated",
+        "broke off",
     ),
     "half a gzip": (body(ZIPPED[:-20], GZIP), "truncated", "broke off"),
     "gzip that is none": (body(b"a 1\n", GZIP), "malformed", "not gzip"),
     "gzip and more data": (body(ZIPPED + b"a 1\n", GZIP), "malformed", "not gzip"),
     "broken gzip": (body(ZIPPED[:10] + b"\xff" * 40, GZIP), "malformed", "not gzip"),
     "another encoding": (
-        body(zlib.compress(PAGE), "Content-Encoding: deflate\r\n"), "not_metrics", "pass pages",
+        body(zlib.compress(PAGE), "Content-Encoding: deflate\r\n"),
+        "not_metrics",
+        "pass pages",
     ),
     "no HTTP": (raw(b"\x15\x03\x01\x00\x02"), "not_metrics", "https"),
     "ssh": (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "not_metrics", "is the port right"),
@@ -227,7 +233,7 @@ BAD_ANSWERS = {
         "redirect (to https://there/)",
     ),
     "302": (status("302 Found"), "http_status", "use the address that it names"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,15 @@ def test_the_setting_of_a_switch():
 
 def test_minutes_under_a_schedule_are_neither_the_launchs_nor_of_another_one():
     drafts = [
-        counter("vllm:spec_decode_num_accepted_tokens_per_pos", 7, model_name="m", engine="0",
-                position=str(position))
+        counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            7,
+            model_name="m",
+            engine="0",
+            position=str(position),
+        )
         for position in range(4)
-    ]  # fmt: skip
+    ]
 
     def shown(ordered: int, schedule: float) -> dict[Series, float]:
         return read(page_of(4, ordered, *drafts, gauge("specwatch_switch_schedule", schedule)))

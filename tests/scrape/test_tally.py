@@ -202,8 +202,11 @@ def test_the_fingerprint_has_the_draft_tokens_that_are_ordered():
         return fingerprint(speculation(10, [6, 3]) + text).partition("-")[2]
 
     assert [k_of(text) for text in (page(), switch(2, 0), switch(1, 1), switch(0, 1))] == [
-        "2", "2", "1", "0",
-    ]  # fmt: skip
+        "2",
+        "2",
+        "1",
+        "0",
+    ]
     assert fingerprint(switch(1, 1)).endswith("-0")  # it does not speculate
 
 

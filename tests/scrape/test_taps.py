@@ -217,19 +217,26 @@ TOO_MANY_TOKENS = "the tap counted 80,000 draft tokens where the server counted 
 @pytest.mark.parametrize(
     ("seen", "kind", "start", "end"),
     [
-        (inside(20_000, joined(15_000), accepted=0), TOO_MUCH,
-         "the tap counted 15,000 accepted tokens where the server counted 0, and is left out: this"
-         " server joins steps", "--per-request-spec-decode-metrics summary"),
-        (inside(20_000, joined(15_000, "record"), accepted=0), TOO_MUCH,
-         "the tap counted 15,000 accepted tokens where the server counted 0: it counts twice",
-         "watch one server through one proxy"),
+        (
+            inside(20_000, joined(15_000), accepted=0),
+            TOO_MUCH,
+            "the tap counted 15,000 accepted tokens where the server counted 0, and is left out:"
+            " this server joins steps",
+            "--per-request-spec-decode-metrics summary",
+        ),
+        (
+            inside(20_000, joined(15_000, "record"), accepted=0),
+            TOO_MUCH,
+            "the tap counted 15,000 accepted tokens where the server counted 0: it counts twice",
+            "watch one server through one proxy",
+        ),
         # As when each step of a server that drafts less was taken for a whole draft.
         (inside(20_000, drafts(20_000), k=3), TWICE, TOO_MANY_TOKENS, "one proxy"),
         (inside(20_000, drafts(20_000, method="derived"), k=3), TWICE, TOO_MANY_TOKENS, "summary"),
         (behind(19_500, drafts(20_000), k=3, before=0), TWICE, TOO_MANY_TOKENS[:-3], "one proxy"),
         (inside(500, drafts(900, kept=4)), TWICE, "the tap counted 900 drafts where", "one proxy"),
     ],
-)  # fmt: skip
+)
 def test_trouble_says_what_was_counted_and_the_remedy(
     seen: Pages, kind: str, start: str, end: str
 ) -> None:
@@ -594,8 +601,15 @@ def test_failures_of_the_tap_are_reported() -> None:
 def test_buckets_are_ordered_by_temperature_with_the_unknown_last() -> None:
     labels = ["unknown", "x", "(0.7,1]", ">1", "0", "(0,0.3]", "[0,0.2]", "(1e-05,0.1]"]
     assert sorted(labels, key=lambda label: buckets.order_of(segment(label))) == [
-        "0", "(1e-05,0.1]", "[0,0.2]", "(0,0.3]", "(0.7,1]", ">1", "x", "unknown",
-    ]  # fmt: skip
+        "0",
+        "(1e-05,0.1]",
+        "[0,0.2]",
+        "(0,0.3]",
+        "(0.7,1]",
+        ">1",
+        "x",
+        "unknown",
+    ]
 
 
 @pytest.mark.parametrize("label", [">--", "(.,.]", "", "\0"])

@@ -99,8 +99,13 @@ def test_a_minute_closes_with_the_first_scrape_after_it():
             id="failed scrapes close windows too and lose nothing",
         ),
         pytest.param(
-            [(Moment(6001, 1), 0), (Moment(5401, 6), 1), (Moment(5999, 604), 2),
-             (Moment(6059, 664), 3), (Moment(6060, 665), 4)],
+            [
+                (Moment(6001, 1), 0),
+                (Moment(5401, 6), 1),
+                (Moment(5999, 604), 2),
+                (Moment(6059, 664), 3),
+                (Moment(6060, 665), 4),
+            ],
             [(6000, 4, 0, 3, 663), (6060, 1, 0, 1, 1)],
             id="a clock that steps back keeps the window open until it has caught up",
         ),
@@ -115,7 +120,7 @@ def test_a_minute_closes_with_the_first_scrape_after_it():
             id="before the first page there is no model that could have a window",
         ),
     ],
-)  # fmt: skip
+)
 def test_windows_have_what_was_scraped_in_them(scrapes, expected):
     """Start, scrapes that succeeded and failed, tokens, and observed seconds."""
     watch = new_watch()

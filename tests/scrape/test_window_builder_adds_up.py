@@ -84,9 +84,14 @@ class World:
         self.proxy = self._process(2, 2, 0, 0)
 
     def request(
-        self, index: int, temperature: int, steps: list[int], kind: str, reason: str | None,
+        self,
+        index: int,
+        temperature: int,
+        steps: list[int],
+        kind: str,
+        reason: str | None,
         ttft: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One request from its beginning to its end."""
         place = self.engine.places[index % len(self.engine.places)]
         made = request(place, temperature, steps, kind, reason, ttft, self.engine.k)
@@ -300,8 +305,12 @@ def assert_observed(histogram: Histogram | None, values: list[float]) -> None:
 
 
 WORLDS = (
-    (None, False), (None, True), (Source.TAP, False), (Source.TAP, True), (Source.PROXY, False),
-)  # fmt: skip
+    (None, False),
+    (None, True),
+    (Source.TAP, False),
+    (Source.TAP, True),
+    (Source.PROXY, False),
+)
 some_seconds = st.sampled_from([1.0, 5.0, 5.0, 5.0, 29.0, 61.0, 400.0])
 index = st.integers(0, 9)
 requests = st.tuples(

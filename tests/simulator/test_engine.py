@@ -183,8 +183,11 @@ def test_inter_token_has_one_observation_for_each_step_of_each_request() -> None
     assert tally.inter_token is not None
     assert tally.preemptions == 0
     assert tally.inter_token.count == tally.drafts
-    spans = [entry.last_token - entry.first_token for entry in engine.log if entry.last_token
-             and entry.first_token]  # fmt: skip
+    spans = [
+        entry.last_token - entry.first_token
+        for entry in engine.log
+        if entry.last_token and entry.first_token
+    ]
     assert tally.inter_token.sum == pytest.approx(math.fsum(spans))
 
 

@@ -45,19 +45,29 @@ def test_speculation_means_the_same_in_each_spelling(spelling: str, line: str) -
     [
         ("M", None),
         ("M --speculative-config null", None),
-        ("M -sc '{\"method\":\"ngram\",\"num_speculative_tokens\":3}'",
-         SimulatedSpeculation(3, "ngram")),
-        ("M --speculative-model '[ngram]' --num-speculative-tokens 3",
-         SimulatedSpeculation(3, "ngram", "[ngram]")),
+        (
+            'M -sc \'{"method":"ngram","num_speculative_tokens":3}\'',
+            SimulatedSpeculation(3, "ngram"),
+        ),
+        (
+            "M --speculative-model '[ngram]' --num-speculative-tokens 3",
+            SimulatedSpeculation(3, "ngram", "[ngram]"),
+        ),
         ("M --spec-method mtp", SimulatedSpeculation(1, "mtp")),
-        ("M --spec-method eagle3 --spec-model e --spec-tokens 3",
-         SimulatedSpeculation(3, "eagle3", "e")),
-        (f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} '[[1,8,3],[9,64,0]]'",
-         SimulatedSpeculation(3, "ngram", schedule=((1, 8, 3), (9, 64, 0)))),
-        (f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} null",
-         SimulatedSpeculation(3, "ngram")),
+        (
+            "M --spec-method eagle3 --spec-model e --spec-tokens 3",
+            SimulatedSpeculation(3, "eagle3", "e"),
+        ),
+        (
+            f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} '[[1,8,3],[9,64,0]]'",
+            SimulatedSpeculation(3, "ngram", schedule=((1, 8, 3), (9, 64, 0))),
+        ),
+        (
+            f"M -sc.method ngram -sc.num_speculative_tokens 3 -sc.{SCHEDULE} null",
+            SimulatedSpeculation(3, "ngram"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_speculation_of_other_kinds(line: str, expected: SimulatedSpeculation | None) -> None:
     assert parsed(line).speculation == expected
 
@@ -203,17 +213,25 @@ def test_own_flags_are_taken() -> None:
     [
         ("M --tensor-parallel-size 8 --port 9", ["--tensor-parallel-size"]),
         ("M -tp 8 --enforce-eager --port 9", ["-tp", "--enforce-eager"]),
-        ("--enforce-eager M --trust-remote-code --port 9", ["--enforce-eager",
-                                                           "--trust-remote-code"]),
-        ("--dtype bfloat16 M --no-enable-log-requests --port=9", ["--dtype",
-                                                                "--no-enable-log-requests"]),
-        ("M --lora-modules a=b c=d --quantization=fp8 --port 9", ["--lora-modules",
-                                                                 "--quantization"]),
+        (
+            "--enforce-eager M --trust-remote-code --port 9",
+            ["--enforce-eager", "--trust-remote-code"],
+        ),
+        (
+            "--dtype bfloat16 M --no-enable-log-requests --port=9",
+            ["--dtype", "--no-enable-log-requests"],
+        ),
+        (
+            "M --lora-modules a=b c=d --quantization=fp8 --port 9",
+            ["--lora-modules", "--quantization"],
+        ),
         ("M -O3 --compilation-config.level 3 --port 9", ["-O3", "--compilation-config.level"]),
-        ("M --diffusion-config '{}' --specialize-active-lora --port 9",
-         ["--diffusion-config", "--specialize-active-lora"]),
+        (
+            "M --diffusion-config '{}' --specialize-active-lora --port 9",
+            ["--diffusion-config", "--specialize-active-lora"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_flags_of_vllm_are_ignored_and_reported(line: str, ignored: list[str]) -> None:
     with capture_logs() as logs:
         settings = parsed(line)

@@ -154,8 +154,11 @@ def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
         requested = total(server, "vllm:request_success_total")
         wait_for(lambda: total(server, "specwatch_requests_total") == requested)
         samples = page(server)
-        labels = {name.partition('temperature="')[2].rstrip('"}') for name in samples
-                  if name.startswith("specwatch_drafts_total")}  # fmt: skip
+        labels = {
+            name.partition('temperature="')[2].rstrip('"}')
+            for name in samples
+            if name.startswith("specwatch_drafts_total")
+        }
         assert labels == {"0", "(0.3,0.7]", ">1"}
         assert 'specwatch_launch_total{setting="matches"}' in samples
         for ours, theirs in (

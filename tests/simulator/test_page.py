@@ -147,11 +147,18 @@ def test_a_page_rendered_again_shows_what_was_counted_meanwhile_and_restarts() -
 
 VERSIONS = {
     "0.8.5": {"gpu_cache_usage_perc", "time_per_output_token_seconds"},
-    "0.10.2": {"gpu_cache_usage_perc", "time_per_output_token_seconds", "kv_cache_usage_perc",
-               "inter_token_latency_seconds"},
-    "0.32.0": {"kv_cache_usage_perc", "inter_token_latency_seconds",
-               "request_time_per_output_token_seconds"},
-}  # fmt: skip
+    "0.10.2": {
+        "gpu_cache_usage_perc",
+        "time_per_output_token_seconds",
+        "kv_cache_usage_perc",
+        "inter_token_latency_seconds",
+    },
+    "0.32.0": {
+        "kv_cache_usage_perc",
+        "inter_token_latency_seconds",
+        "request_time_per_output_token_seconds",
+    },
+}
 
 
 @pytest.mark.parametrize(("version", "expected"), VERSIONS.items())

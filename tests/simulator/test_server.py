@@ -154,9 +154,11 @@ def test_greedy_answers_repeat_and_streams_carry_the_same_text(server: Simulated
 
 def test_answers_are_counted_as_they_were_given(server: SimulatedServer) -> None:
     names = (
-        "generation_tokens_total", "spec_decode_num_drafts_total",
-        "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
-    )  # fmt: skip
+        "generation_tokens_total",
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+    )
     before = [counter(server, name) for name in names]
     tokens = drafts = drafted = accepted = 0
     for temperature in (0.0, 0.7, 1.0):
@@ -230,8 +232,12 @@ def test_a_body_above_the_limit_is_refused(server: SimulatedServer, path: str) -
 def test_unused_parameters_and_prompts_take_no_memory() -> None:
     """What is not drawn from, such as best_of, and the prompt beside each of many answers."""
     body = {
-        "prompt": "x" * 16000, "n": 100, "best_of": 10**9, "logprobs": 20, "max_tokens": 1,
-    }  # fmt: skip
+        "prompt": "x" * 16000,
+        "n": 100,
+        "best_of": 10**9,
+        "logprobs": 20,
+        "max_tokens": 1,
+    }
     with SimulatedServer(dataclasses.replace(FAST, time_scale=100.0)) as server:
         tracemalloc.start()
         answer = post(server, "/v1/completions", body).json()

@@ -208,7 +208,9 @@ def watched_minutes(batch: int, mode: Mode, first: int, count: int = 10) -> list
         counts.append((generated, tally.ttft.count, tally.inter_token.sum))
     return [
         Sample(
-            60 * (first + n), 60, mode,
+            60 * (first + n),
+            60,
+            mode,
             Tally(
                 generation_tokens=after[0] - before[0],
                 ttft=Histogram((), (after[1] - before[1],), 1.0),
@@ -217,7 +219,7 @@ def watched_minutes(batch: int, mode: Mode, first: int, count: int = 10) -> list
             minutes.gauges(batch),
         )
         for n, (before, after) in enumerate(pairwise(counts))
-    ]  # fmt: skip
+    ]
 
 
 def test_the_measured_standby_cost_is_the_true_one() -> None:
@@ -331,8 +333,9 @@ def test_orders_over_http_and_a_restart(directory: Path) -> None:
             )
         )
         after = page(server)
-        drafted = {name for name in after if name.startswith("vllm:spec_decode") and
-                   "_created" not in name}  # fmt: skip
+        drafted = {
+            name for name in after if name.startswith("vllm:spec_decode") and "_created" not in name
+        }
         assert len(drafted) == 3 + K
         # A step that was under way may have ended after the first look.
         (drafts,) = (name for name in drafted if "num_drafts_total" in name)

@@ -123,14 +123,24 @@ def start(path: Path) -> Outcome:
     store = Store(f"sqlite:///{path}", daemon=DAEMON, host="h", pid=2)
     config = config_of(path, [target_of("http://127.0.0.1:1", name=TARGET)], daemon=DAEMON)
     recorder = Recorder(
-        store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None,
+        store,
+        queue_limit=100,
+        now=lambda: now,
+        resume=lambda _: None,
+        supersede=lambda _: None,
         configuring=threading.Lock(),
-    )  # fmt: skip
+    )
     judging = RuleService(store, config, now=lambda: now)
     guarding = GuardService(
-        store, config, now=lambda: now, rule_service=judging, healthy=lambda _: True,
-        status=lambda name: TargetStatus(name, "", 5.0), actuator=lambda _: None, pool=_Inline(),
-    )  # fmt: skip
+        store,
+        config,
+        now=lambda: now,
+        rule_service=judging,
+        healthy=lambda _: True,
+        status=lambda name: TargetStatus(name, "", 5.0),
+        actuator=lambda _: None,
+        pool=_Inline(),
+    )
     defects: list[str] = []
     messages: list[str] = []
 
@@ -156,11 +166,20 @@ def start(path: Path) -> Outcome:
         judging.flush(final=True)
 
     for act in (
-        recorder.open, recorder.check, recorder.flush, guarding.turn, recorder.roll_up,
-        judging.catch_up, read, write, report,
-        lambda: recorder.prune(config.retention, config.baseline.max_age), guarding.turn, read,
+        recorder.open,
+        recorder.check,
+        recorder.flush,
+        guarding.turn,
+        recorder.roll_up,
+        judging.catch_up,
+        read,
+        write,
+        report,
+        lambda: recorder.prune(config.retention, config.baseline.max_age),
+        guarding.turn,
+        read,
         lambda: recorder.prune(config.retention.model_copy(update={"minutes": 0.0}), 0.0),
-    ):  # fmt: skip
+    ):
         attempt(act)
     status = recorder.status()
     if status.error is not None:

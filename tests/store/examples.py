@@ -118,17 +118,27 @@ def fill_tables(store: Store, time: float, target: str = "chat", load_bin: int =
 
 SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
 WORKLOAD = Workload(
-    endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
-    temperatures=(0.0, None), seed=0,
-)  # fmt: skip
+    endpoint="chat",
+    source="built-in",
+    prompts=2,
+    digest="d",
+    max_tokens=64,
+    temperatures=(0.0, None),
+    seed=0,
+)
 
 
 def bench(ended: float, target: str = "chat") -> Bench:
     """A bench run without measured levels."""
     return Bench(
-        version="1", began=ended - 60, ended=ended, complete=True,
-        subject=msgspec.structs.replace(SUBJECT, target=target), workload=WORKLOAD, levels=(),
-    )  # fmt: skip
+        version="1",
+        began=ended - 60,
+        ended=ended,
+        complete=True,
+        subject=msgspec.structs.replace(SUBJECT, target=target),
+        workload=WORKLOAD,
+        levels=(),
+    )
 
 
 def frame_of(packed: Sequence[PackedWindow]) -> Frame:

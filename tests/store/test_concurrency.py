@@ -34,7 +34,12 @@ def test_three_daemons_can_start_at_once_on_an_empty_database(
     store = open_store(empty_url)
     rows = {name: count for name, count in store.info().rows.items() if count}
     assert rows == {
-        "runs": 4, "series": 6, "contexts": 1, "layouts": 1, "minute_counts": 12,
-        "hour_counts": 6, "cursors": 3,
-    }  # fmt: skip
+        "runs": 4,
+        "series": 6,
+        "contexts": 1,
+        "layouts": 1,
+        "minute_counts": 12,
+        "hour_counts": 6,
+        "cursors": 3,
+    }
     assert len(read(store)) == 8

@@ -21,10 +21,20 @@ from tests.store.examples import SUBJECT, T0, WORKLOAD, bench
 
 def comparison(ended: float) -> Comparison:
     return Comparison(
-        version="1", began=ended - 60, ended=ended, complete=False,
-        off=msgspec.structs.replace(SUBJECT, mode="off"), on=SUBJECT, workload=WORKLOAD,
-        interleaved=True, levels=(), speedup=None, crossing=None, verdict="unknown", sentence="-",
-    )  # fmt: skip
+        version="1",
+        began=ended - 60,
+        ended=ended,
+        complete=False,
+        off=msgspec.structs.replace(SUBJECT, mode="off"),
+        on=SUBJECT,
+        workload=WORKLOAD,
+        interleaved=True,
+        levels=(),
+        speedup=None,
+        crossing=None,
+        verdict="unknown",
+        sentence="-",
+    )
 
 
 @each_database
@@ -62,11 +72,13 @@ OF_FORMAT_2 = msgspec.json.encode(msgspec.structs.replace(bench(T0), format=2))
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        *((data, "no result of specwatch probe or bench")
-          for data in ("", "[]", '{"kind": "bunch"}', b"\xff\xfe")),
+        *(
+            (data, "no result of specwatch probe or bench")
+            for data in ("", "[]", '{"kind": "bunch"}', b"\xff\xfe")
+        ),
         (OF_FORMAT_2, "format 2, and this specwatch reads 1; measure again"),
     ],
-)  # fmt: skip
+)
 def test_other_files_are_refused_by_name(data: str | bytes, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(data, "x")
@@ -79,11 +91,18 @@ DESIGN = SwitchbackDesign(arms=("launch", "0"), usual="launch", seed=7)
 def switchback(target: str = "chat", **changes: Any) -> Switchback:
     """An experiment on live traffic, in the middle of an episode."""
     state = SwitchbackState(
-        environment="0.33/abc", began=T0, counted=T0 + 60.5, arm="0", usual="launch",
-        order=("0", "launch"), start=T0 + 30.25, episodes=3, dropped={"launch": ("0",)},
+        environment="0.33/abc",
+        began=T0,
+        counted=T0 + 60.5,
+        arm="0",
+        usual="launch",
+        order=("0", "launch"),
+        start=T0 + 30.25,
+        episodes=3,
+        dropped={"launch": ("0",)},
         differences={"all": {"0": {"launch": Moments(3, 0.25, 0.125)}}},
         settling={"slower": (Moments(1, 0.5, 0.0),)},
-    )  # fmt: skip
+    )
     return Switchback(target=target, design=DESIGN, state=state, **changes)
 
 

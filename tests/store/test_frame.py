@@ -177,8 +177,10 @@ def test_a_row_that_cannot_be_decoded_is_left_out_and_logged(
     assert frame.starts.tolist() == [T0, T0 + 120]
     (entry,) = log
     assert (entry["event"], entry["table"], entry["row"]) == (
-        "row_unreadable", "minute_counts", f"start={T0 + 60}, series_id=1",
-    )  # fmt: skip
+        "row_unreadable",
+        "minute_counts",
+        f"start={T0 + 60}, series_id=1",
+    )
     with capture_logs():
         assert len(read(store)) == 2
 
@@ -219,8 +221,15 @@ def a_window(start: int, chance: random.Random, *, most: int) -> Window:
             accepted_per_position=maybe(positions),
         ),
         gauges=Gauges(
-            60.0, seconds, seconds * chance.choice((0.0, 0.4, 2.5, 70.0)), millionths(), count(),
-            count(), maybe(millionths()), maybe(count()), chance.choice((None, 80)),
+            60.0,
+            seconds,
+            seconds * chance.choice((0.0, 0.4, 2.5, 70.0)),
+            millionths(),
+            count(),
+            count(),
+            maybe(millionths()),
+            maybe(count()),
+            chance.choice((None, 80)),
         ),
         environment=Environment(chance.choice((None, "0.32.0")), "abc-4"),
         source=chance.choice(list(Source)[:4]),
@@ -231,4 +240,4 @@ def a_window(start: int, chance: random.Random, *, most: int) -> Window:
         scrapes_failed=count(),
         restarts=chance.randrange(3),
         down_seconds=chance.choice((0.0, 5.0, chance.randrange(60) / 7)),
-    )  # fmt: skip
+    )

@@ -272,9 +272,16 @@ def test_the_state_of_a_guard_is_read_equal(book: GuardBook) -> None:
     entry = held(book)
     incident = Incident("i", Cause.TRIAL_LOST, NOW, "r", "tiny", ALL, {"speedup": 0.5, "n": None})
     state = replace(
-        entry.state, phase=Phase.VERIFYING, since=NOW + 0.123456789, goal=Mode.OFF,
-        incident=incident, models=("a", "b"), costs=(1.5, 2.0), hooked=True, rearm_at=NOW / 3,
-    )  # fmt: skip
+        entry.state,
+        phase=Phase.VERIFYING,
+        since=NOW + 0.123456789,
+        goal=Mode.OFF,
+        incident=incident,
+        models=("a", "b"),
+        costs=(1.5, 2.0),
+        hooked=True,
+        rearm_at=NOW / 3,
+    )
     state = state_machine.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
     state = state_machine.pause(state, until=NOW, by="bob").state
     book.advance(entry, Step(state, "r"), NOW, by="d")

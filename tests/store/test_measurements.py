@@ -33,12 +33,22 @@ def measurement(
 _amounts = st.floats(allow_nan=False, allow_infinity=False)
 _points = st.lists(
     st.builds(
-        Point, st.floats(0, 1e11), _amounts, _amounts, _amounts, st.booleans(), _amounts,
-        st.none() | _amounts, _amounts, _amounts, _amounts, st.none() | _amounts,
+        Point,
+        st.floats(0, 1e11),
+        _amounts,
+        _amounts,
+        _amounts,
+        st.booleans(),
+        _amounts,
+        st.none() | _amounts,
+        _amounts,
+        _amounts,
+        _amounts,
+        st.none() | _amounts,
         st.none() | _amounts,
     ),
     min_size=1,
-)  # fmt: skip
+)
 
 
 @each_database

@@ -154,14 +154,19 @@ def test_segments_are_selected_by_dimension_and_value(store: Store) -> None:
     known = {
         name: [window.series.segment for window in read(store, **selection)]
         for name, selection in {
-            "every": {}, "all": {"dimension": "all"}, "kind": {"dimension": "output"},
+            "every": {},
+            "all": {"dimension": "all"},
+            "kind": {"dimension": "output"},
             "one": {"dimension": "output", "value": "text"},
         }.items()
-    }  # fmt: skip
+    }
     every = list(map(segment, labels))
     assert known == {
-        "every": every, "all": every[:1], "kind": every[1:3], "one": [segment("output=text")],
-    }  # fmt: skip
+        "every": every,
+        "all": every[:1],
+        "kind": every[1:3],
+        "one": [segment("output=text")],
+    }
 
 
 @each_database

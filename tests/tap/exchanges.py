@@ -71,11 +71,20 @@ def scope(path: str = "/v1/chat/completions", **members: Any) -> Scope:
     """As uvicorn makes them."""
     headers = members.pop("headers", [(b"host", b"x"), (b"content-type", b"application/json")])
     return {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-        "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(),
-        "query_string": b"", "root_path": "", "headers": headers, "server": ("x", 80),
-        "client": ("y", 1), **members,
-    }  # fmt: skip
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "server": ("x", 80),
+        "client": ("y", 1),
+        **members,
+    }
 
 
 def parts(*bodies: bytes) -> list[Message]:

@@ -90,10 +90,16 @@ def test_counting_is_reading(
 @pytest.mark.parametrize(
     "odd",
     [
-        LONG[1] + LONG[2], LONG[1][:40], PIECE, b"", b": ping\n\n", LONG[1][:-1], b"\n",
+        LONG[1] + LONG[2],
+        LONG[1][:40],
+        PIECE,
+        b"",
+        b": ping\n\n",
+        LONG[1][:-1],
+        b"\n",
         LONG[1].replace(b"\n", b"\r\n"),
     ],
-)  # fmt: skip
+)
 def test_an_odd_chunk_among_the_usual_ones(odd: bytes) -> None:
     for place in range(1, 6):
         chunks = [*LONG[:place], odd, *LONG[place:]]

@@ -20,9 +20,11 @@ def state(**members: Any) -> Thing:
     config.observability_config = Thing()
     handler = Thing(default_sampling_params={})
     usual = {
-        "vllm_config": config, "openai_serving_models": models, "openai_serving_chat": handler,
+        "vllm_config": config,
+        "openai_serving_models": models,
+        "openai_serving_chat": handler,
         "openai_serving_completion": handler,
-    }  # fmt: skip
+    }
     return Thing(**{**usual, **members})
 
 
@@ -84,10 +86,12 @@ def test_each_endpoint_has_a_default_of_its_own() -> None:
         Endpoint.RESPONSES: "openai_serving_responses",
         Endpoint.MESSAGES: "anthropic_serving_messages",
     }
-    of = state(**{
-        name: Thing(default_sampling_params={"temperature": index / 10})
-        for index, name in enumerate(members.values())
-    })  # fmt: skip
+    of = state(
+        **{
+            name: Thing(default_sampling_params={"temperature": index / 10})
+            for index, name in enumerate(members.values())
+        }
+    )
     vllm, request = InsideVllm(), scope(app=Thing(state=of))
     for _ in range(2):
         for index, endpoint in enumerate(members):
@@ -164,8 +168,9 @@ def test_drafts_that_vary_in_length_are_known_from_the_launch() -> None:
 def test_a_server_that_only_prefills_is_known_from_the_launch() -> None:
     for role in ("kv_producer", "kv_consumer", "kv_both", None):
         config = Thing(
-            speculative_config=None, kv_transfer_config=Thing(kv_role=role),
+            speculative_config=None,
+            kv_transfer_config=Thing(kv_role=role),
             observability_config=Thing(),
-        )  # fmt: skip
+        )
         expected = (role,) if role == "kv_producer" else ()
         assert facts(state(vllm_config=config)).launch == expected

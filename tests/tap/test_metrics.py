@@ -47,14 +47,26 @@ def counted(*outcomes: RequestOutcome, bucket: str = "(0,0.3]") -> dict[str, flo
 
 def test_an_outcome_with_everything() -> None:
     assert counted(ALL) == {
-        "requests stop": 1, "generation_tokens": 28, "records record": 1, "endings usual": 1,
-        "drafts": 8, "draft_tokens": 32, "accepted_tokens": 19,
-        "accepted_per_position 0": 7, "accepted_per_position 1": 5,
-        "accepted_per_position 2": 4, "accepted_per_position 3": 0,
-        "ttft count": 1, "ttft sum": 0.3, "tpot count": 1, "tpot sum": 0.02,
-        "decode_seconds 257-2048": pytest.approx(27 * 0.02), "decode_tokens 257-2048": 27,
-        "request_acceptance count": 1, "request_acceptance sum": 19 / 32,
-    }  # fmt: skip
+        "requests stop": 1,
+        "generation_tokens": 28,
+        "records record": 1,
+        "endings usual": 1,
+        "drafts": 8,
+        "draft_tokens": 32,
+        "accepted_tokens": 19,
+        "accepted_per_position 0": 7,
+        "accepted_per_position 1": 5,
+        "accepted_per_position 2": 4,
+        "accepted_per_position 3": 0,
+        "ttft count": 1,
+        "ttft sum": 0.3,
+        "tpot count": 1,
+        "tpot sum": 0.02,
+        "decode_seconds 257-2048": pytest.approx(27 * 0.02),
+        "decode_tokens 257-2048": 27,
+        "request_acceptance count": 1,
+        "request_acceptance sum": 19 / 32,
+    }
 
 
 def test_outcomes_add_up() -> None:
@@ -76,10 +88,13 @@ def test_decoding_is_counted_by_the_tokens_of_the_prompt() -> None:
     ]
     counts = counted(*outcomes)
     assert {name: count for name, count in counts.items() if name.startswith("decode")} == {
-        "decode_tokens 1-256": 10, "decode_seconds 1-256": 5.0,
-        "decode_tokens 257-2048": 20, "decode_seconds 257-2048": 10.0,
-        "decode_tokens unknown": 10, "decode_seconds unknown": 5.0,
-    }  # fmt: skip
+        "decode_tokens 1-256": 10,
+        "decode_seconds 1-256": 5.0,
+        "decode_tokens 257-2048": 20,
+        "decode_seconds 257-2048": 10.0,
+        "decode_tokens unknown": 10,
+        "decode_seconds unknown": 5.0,
+    }
 
 
 def test_a_request_that_drafted_nothing_has_no_rate() -> None:

@@ -38,16 +38,24 @@ from tests.tap.streams import DATA, PLAIN, USAGE, chunked, events_of
 
 CHAT = (DATA / "chat-response.json").read_bytes()
 RECORD = {
-    "requests length (0,1]": 1.0, "generation_tokens (0,1]": 24.0, "tap_records record (0,1]": 1.0,
-    "drafts (0,1]": 8.0, "draft_tokens (0,1]": 32.0, "accepted_tokens (0,1]": 19.0,
-    "accepted_tokens_per_position 0 (0,1]": 7.0, "accepted_tokens_per_position 1 (0,1]": 5.0,
-    "accepted_tokens_per_position 2 (0,1]": 4.0, "accepted_tokens_per_position 3 (0,1]": 3.0,
-    "request_acceptance_ratio (0,1]": 1.0, "tap_request_endings usual (0,1]": 1.0,
-}  # fmt: skip
+    "requests length (0,1]": 1.0,
+    "generation_tokens (0,1]": 24.0,
+    "tap_records record (0,1]": 1.0,
+    "drafts (0,1]": 8.0,
+    "draft_tokens (0,1]": 32.0,
+    "accepted_tokens (0,1]": 19.0,
+    "accepted_tokens_per_position 0 (0,1]": 7.0,
+    "accepted_tokens_per_position 1 (0,1]": 5.0,
+    "accepted_tokens_per_position 2 (0,1]": 4.0,
+    "accepted_tokens_per_position 3 (0,1]": 3.0,
+    "request_acceptance_ratio (0,1]": 1.0,
+    "tap_request_endings usual (0,1]": 1.0,
+}
 TIMES = {
-    "time_to_first_token_seconds (0,1]": 1.0, "time_per_output_token_seconds (0,1]": 1.0,
+    "time_to_first_token_seconds (0,1]": 1.0,
+    "time_per_output_token_seconds (0,1]": 1.0,
     "decode_tokens 1-256 (0,1]": 23.0,
-}  # fmt: skip
+}
 
 
 def uncovered(reason: str) -> dict[str, float]:
@@ -530,9 +538,14 @@ FAILURES: dict[str, tuple[str, App, str, bool]] = {
 
 @pytest.mark.parametrize(("place", "app", "stage", "remove"), FAILURES.values(), ids=FAILURES)
 def test_requests_do_not_notice_a_failure_of_the_tap(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
-    place: str, app: App, stage: str, remove: bool,
-) -> None:  # fmt: skip
+    registry: CollectorRegistry,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    app: App,
+    stage: str,
+    remove: bool,
+) -> None:
     """It is counted each time and logged once."""
     monkeypatch.setattr(place, fail)
     tap = tapped(app, registry, remove_metrics=remove)

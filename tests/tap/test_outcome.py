@@ -31,10 +31,17 @@ STARTED = 100.0
 def ended(**members: Any) -> ObservedRequest:
     """A request that came to its end, but for ``members``."""
     usual: dict[str, Any] = {
-        "facts": FACTS, "endpoint": CHAT, "options": RequestOptions(CHAT), "started": STARTED,
-        "status": 200, "complete": True, "disconnected": False, "unreadable": False,
-        "stream": None, "answer": None,
-    }  # fmt: skip
+        "facts": FACTS,
+        "endpoint": CHAT,
+        "options": RequestOptions(CHAT),
+        "started": STARTED,
+        "status": 200,
+        "complete": True,
+        "disconnected": False,
+        "unreadable": False,
+        "stream": None,
+        "answer": None,
+    }
     return ObservedRequest(**{**usual, **members})
 
 
@@ -106,7 +113,7 @@ UNCOVERED: dict[str, list[ObservedRequest]] = {
     "stop_string": [
         ended(answer=bare(choices=[{"finish_reason": "stop", "stop_reason": "END"}])),
     ],
-}  # fmt: skip
+}
 
 
 def test_why_the_acceptance_of_a_request_is_not_known() -> None:

@@ -149,10 +149,14 @@ def test_header_fields_of_a_response_keep_their_order_and_repetition(
     )
     received = [(name.lower(), value) for name, value in Response(server).headers]
     expected = [
-        ("content-length", "2"), ("date", "yesterday"), ("server", "llama.cpp"),
-        ("set-cookie", "a=1"), ("x-b", "Ã¤"), ("set-cookie", "b=2; Path=/"),
+        ("content-length", "2"),
+        ("date", "yesterday"),
+        ("server", "llama.cpp"),
+        ("set-cookie", "a=1"),
+        ("x-b", "Ã¤"),
+        ("set-cookie", "b=2; Path=/"),
         ("www-authenticate", "Bearer"),
-    ]  # fmt: skip
+    ]
     assert received == expected, "and no Date of our own"
 
 
@@ -180,9 +184,17 @@ def test_head_has_the_length_and_no_body(upstream: Upstream, server: HttpServer)
 
 
 TARGETS = (
-    "/", "//double//", "/a/../b/./c", "/a%2Fb%20c%c3%a4", "/x?a=1&&b=%20+&c", "/x?u=http://y/?z",
-    "/:@!$&'()*+,;=~-._", "/x?%", "/v1/models/org%2Fmodel", "/q?a=1?b=2",
-)  # fmt: skip
+    "/",
+    "//double//",
+    "/a/../b/./c",
+    "/a%2Fb%20c%c3%a4",
+    "/x?a=1&&b=%20+&c",
+    "/x?u=http://y/?z",
+    "/:@!$&'()*+,;=~-._",
+    "/x?%",
+    "/v1/models/org%2Fmodel",
+    "/q?a=1?b=2",
+)
 
 
 def test_path_and_query_arrive_as_they_were_written(upstream: Upstream, server: HttpServer) -> None:
@@ -193,10 +205,21 @@ def test_path_and_query_arrive_as_they_were_written(upstream: Upstream, server: 
 
 
 NO_TARGETS = (
-    "GET @127.0.0.1:{}/secret", "GET :{}/y", "GET .evil.test/", "GET 1/y", "GET x@127.0.0.1:{}",
-    "OPTIONS *", "GET \\\\127.0.0.1:{}", "GET ?@127.0.0.1:{}/", "GET #/", "GET :99999999/",
-    "GET ftp://127.0.0.1:{}/", "GET http:///x", "GET https:x", "GET http://a@/x",
-)  # fmt: skip
+    "GET @127.0.0.1:{}/secret",
+    "GET :{}/y",
+    "GET .evil.test/",
+    "GET 1/y",
+    "GET x@127.0.0.1:{}",
+    "OPTIONS *",
+    "GET \\\\127.0.0.1:{}",
+    "GET ?@127.0.0.1:{}/",
+    "GET #/",
+    "GET :99999999/",
+    "GET ftp://127.0.0.1:{}/",
+    "GET http:///x",
+    "GET https:x",
+    "GET http://a@/x",
+)
 
 
 def test_a_target_that_is_no_path_is_refused_and_reaches_no_host(
@@ -364,12 +387,21 @@ def test_header_fields_of_a_request_pass_and_nothing_is_added_but_where_it_came_
     with Client(server.port) as client:
         client.send(
             request(
-                "GET /x", "Authorization: Bearer sk-secret", "X-Twice: 1", "Accept: a",
-                "X-Twice: 2", "Connection: keep-alive, X-Mine", "X-Mine: 1", "Keep-Alive: 5",
-                "TE: trailers", "Upgrade: h2c", "X-Forwarded-For: 192.0.2.7",
-                "Proxy-Authorization: Basic eA==", "Cookie: a=1; b=2",
+                "GET /x",
+                "Authorization: Bearer sk-secret",
+                "X-Twice: 1",
+                "Accept: a",
+                "X-Twice: 2",
+                "Connection: keep-alive, X-Mine",
+                "X-Mine: 1",
+                "Keep-Alive: 5",
+                "TE: trailers",
+                "Upgrade: h2c",
+                "X-Forwarded-For: 192.0.2.7",
+                "Proxy-Authorization: Basic eA==",
+                "Cookie: a=1; b=2",
             )
-        )  # fmt: skip
+        )
         client.until(b"\r\n\r\n")
     assert [head_of(visit)[0] for visit in upstream.asked] == ["GET /x HTTP/1.1"]
     fields = [field.split(": ", 1) for field in head_of(upstream.asked[0])[1:]]
@@ -473,9 +505,10 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(
 BEGINNINGS = {
     "before a response": (b"", b""),
     "inside a response": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", b"hi",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
+        b"hi",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", ["/x", "/v1/chat/completions"])

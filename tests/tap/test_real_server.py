@@ -108,10 +108,12 @@ STACKS = {
     "that reads the headers first": [Middleware(Looking)],
     "that compresses": [Middleware(GZipMiddleware, minimum_size=1)],
     "of many": [
-        Middleware(CORSMiddleware, allow_origins=["*"]), Middleware(GZipMiddleware, minimum_size=1),
-        Middleware(Looking), Middleware(Looking),
+        Middleware(CORSMiddleware, allow_origins=["*"]),
+        Middleware(GZipMiddleware, minimum_size=1),
+        Middleware(Looking),
+        Middleware(Looking),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
@@ -141,10 +143,13 @@ def test_a_client_that_leaves_ends_the_stream(registry: CollectorRegistry) -> No
                 % (len(body), body)
             )
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
-        settled(registry, {
-            "tap_uncovered_requests disconnected (0,1]": 1.0,
-            "time_to_first_token_seconds (0,1]": 1.0,
-        })  # fmt: skip
+        settled(
+            registry,
+            {
+                "tap_uncovered_requests disconnected (0,1]": 1.0,
+                "time_to_first_token_seconds (0,1]": 1.0,
+            },
+        )
 
 
 def test_a_client_that_leaves_before_its_request_is_there(registry: CollectorRegistry) -> None:

@@ -274,5 +274,7 @@ def test_other_stream_options_stay() -> None:
     )
     changed = json.loads(request_options.with_usage(b"{}", request).replace(b"{,", b"{"))
     assert changed["stream_options"] == {
-        "a": [1], "include_usage": True, "continuous_usage_stats": False,
-    }  # fmt: skip
+        "a": [1],
+        "include_usage": True,
+        "continuous_usage_stats": False,
+    }

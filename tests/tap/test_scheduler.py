@@ -144,6 +144,15 @@ def test_a_state_document_has_no_other_fields() -> None:
     state = SwitchState(server="x", launch_draft_tokens=4)
     assert decode(encode(state), SwitchState) == state
     assert set(msgspec.to_builtins(state)) == {
-        "server", "launch_draft_tokens", "launch_schedule", "draft_tokens", "number", "by", "until",
-        "refused", "unavailable", "schedule", "schedules",
-    }  # fmt: skip
+        "server",
+        "launch_draft_tokens",
+        "launch_schedule",
+        "draft_tokens",
+        "number",
+        "by",
+        "until",
+        "refused",
+        "unavailable",
+        "schedule",
+        "schedules",
+    }

@@ -40,8 +40,9 @@ def segments_of(
 ) -> dict[str, float]:
     """The segments in which a request is counted, with its drafts."""
     registry = CollectorRegistry()
-    tap = Tap(app, server=Known(aliases=("alias",)), settings=Settings(segments=kinds),
-              registry=registry)  # fmt: skip
+    tap = Tap(
+        app, server=Known(aliases=("alias",)), settings=Settings(segments=kinds), registry=registry
+    )
     body = json.dumps({**QUESTION, **members}).encode()
     assert visit(tap, parts(body), scope(headers=headers or [])).error is None
     return drafts_of(registry)
@@ -95,8 +96,9 @@ def test_a_stream_with_reasoning() -> None:
 
 def test_the_prompt_length_is_that_of_experiments() -> None:
     assert segments_of(app_of(), "prompt_length", "stream") == {
-        "prompt_length=1-256": 8, "stream=no": 8,
-    }  # fmt: skip
+        "prompt_length=1-256": 8,
+        "stream=no": 8,
+    }
 
 
 def test_the_adapter_is_the_model_that_is_not_the_servers() -> None:
@@ -133,10 +135,11 @@ def test_a_frequent_value_gets_series_and_all_add_up() -> None:
             visit(tap, of=scope(headers=[(b"x-tenant", tenant)]))
     drafts = drafts_of(registry)
     assert drafts == {
-        "header:x-tenant=acme": 40, "header:x-tenant=globex": 40,
+        "header:x-tenant=acme": 40,
+        "header:x-tenant=globex": 40,
         "header:x-tenant=other": 8 * 2 * (LEAST_REQUESTS - 1),
         "prompt_length=1-256": 8 * 2 * (LEAST_REQUESTS + 4),
-    }  # fmt: skip
+    }
 
 
 def test_ten_thousand_values_take_neither_series_nor_memory() -> None:
@@ -182,8 +185,11 @@ def test_values_sent_over_the_wire_are_bounded_on_the_page(
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("tenant", "'tenant' is not a kind of segment; use prompt_length, stream, output, adapter"
-                   " or header:NAME with a header in lower case"),
+        (
+            "tenant",
+            "'tenant' is not a kind of segment; use prompt_length, stream, output, adapter"
+            " or header:NAME with a header in lower case",
+        ),
         ("header:X-Tenant", "'header:X-Tenant' is not a kind of segment"),
         ("header:", "'header:' is not a kind of segment"),
         ("header:authorization", "'header:authorization' may hold credentials"),
@@ -192,7 +198,7 @@ def test_values_sent_over_the_wire_are_bounded_on_the_page(
         ("stream,output,adapter", "names 3 kinds; give at most 2"),
         ("header:x-a,header:x-b", "names two headers; give one"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_refused(written: str, problem: str) -> None:
     with pytest.raises(ValueError, match="SPECWATCH_TAP_SEGMENTS=") as refused:
         settings.from_environment({"SPECWATCH_TAP_SEGMENTS": written})
@@ -208,22 +214,38 @@ def test_the_setting() -> None:
 
 def test_segments_in_order() -> None:
     labels = [
-        "output=text", "prompt_length=unknown", "prompt_length=16385+", "prompt_length=1-256",
-        "prompt_length=257-2048", "output=schema",
-    ]  # fmt: skip
+        "output=text",
+        "prompt_length=unknown",
+        "prompt_length=16385+",
+        "prompt_length=1-256",
+        "prompt_length=257-2048",
+        "output=schema",
+    ]
     assert sorted(labels, key=lambda label: order_of(segment(label))) == [
-        "output=schema", "output=text", "prompt_length=1-256", "prompt_length=257-2048",
-        "prompt_length=16385+", "prompt_length=unknown",
-    ]  # fmt: skip
+        "output=schema",
+        "output=text",
+        "prompt_length=1-256",
+        "prompt_length=257-2048",
+        "prompt_length=16385+",
+        "prompt_length=unknown",
+    ]
 
 
 @pytest.mark.parametrize(
     ("tokens", "label"),
     [
-        (0, "1-256"), (256, "1-256"), (257, "257-2048"), (2048, "257-2048"), (2049, "2049-8192"),
-        (8192, "2049-8192"), (8193, "8193-16384"), (16_384, "8193-16384"),
-        (16_385, "16385+"), (10**7, "16385+"), (None, "unknown"),
+        (0, "1-256"),
+        (256, "1-256"),
+        (257, "257-2048"),
+        (2048, "257-2048"),
+        (2049, "2049-8192"),
+        (8192, "2049-8192"),
+        (8193, "8193-16384"),
+        (16_384, "8193-16384"),
+        (16_385, "16385+"),
+        (10**7, "16385+"),
+        (None, "unknown"),
     ],
-)  # fmt: skip
+)
 def test_the_class_of_a_prompt(tokens: int | None, label: str) -> None:
     assert prompt_length_label(tokens) == label

@@ -19,12 +19,25 @@ from specwatch_tap.stream import LONGEST_EVENT, Splitter, StreamReader, data_of
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
 cuts = st.lists(st.integers(0, 3000), max_size=12)
-fragments = st.sampled_from([
-    *events_of(USAGE)[:2], *events_of(USAGE)[-4:], b"data: [DONE]\n\n", b": x\n\n", b"\r\n\r\n",
-    b'data: {"choices":[],"usage":{}}\r\n\r\n', b'data: {"choices":[{"finish_reason":"x"}]}\n\n',
-    b'data: {"choices":[{"finish_reason":null}]}\n\n', b'"finish_reason":null', b"data: {", b"\n",
-    b'event: content_block_delta\ndata: {}\n\n', b"event: response.x.delta\n\n", b"\r", b"}\n\n",
-])  # fmt: skip
+fragments = st.sampled_from(
+    [
+        *events_of(USAGE)[:2],
+        *events_of(USAGE)[-4:],
+        b"data: [DONE]\n\n",
+        b": x\n\n",
+        b"\r\n\r\n",
+        b'data: {"choices":[],"usage":{}}\r\n\r\n',
+        b'data: {"choices":[{"finish_reason":"x"}]}\n\n',
+        b'data: {"choices":[{"finish_reason":null}]}\n\n',
+        b'"finish_reason":null',
+        b"data: {",
+        b"\n",
+        b"event: content_block_delta\ndata: {}\n\n",
+        b"event: response.x.delta\n\n",
+        b"\r",
+        b"}\n\n",
+    ]
+)
 any_bytes = st.lists(fragments | st.binary(max_size=6), max_size=12).map(b"".join)
 endpoints = st.sampled_from([e for e in Endpoint if e is not Endpoint.OTHER])
 

@@ -35,9 +35,12 @@ class Engine:
         self.used: list[int | None] = []
         self.now = 100.0
         self.switch = Switch(
-            directory, launch, self.used.append,
-            monotonic=lambda: self.now, wall=lambda: 1000.0 + self.now,
-        )  # fmt: skip
+            directory,
+            launch,
+            self.used.append,
+            monotonic=lambda: self.now,
+            wall=lambda: 1000.0 + self.now,
+        )
         self.switch.turn()
 
     @property
@@ -138,8 +141,12 @@ def test_a_schedule_is_followed_as_a_number_is(engine: Engine) -> None:
 def test_an_order_without_a_schedule_is_as_earlier_servers_know_it() -> None:
     order = Order(server="x", number=1, draft_tokens=None, lease=1.0, by="me")
     assert json.loads(encode(order)) == {
-        "server": "x", "number": 1, "draft_tokens": None, "lease": 1.0, "by": "me",
-    }  # fmt: skip
+        "server": "x",
+        "number": 1,
+        "draft_tokens": None,
+        "lease": 1.0,
+        "by": "me",
+    }
     scheduled = msgspec.structs.replace(order, schedule=SCHEDULE)
     earlier = SwitchState(server="x", launch_draft_tokens=4)
     assert "knows no schedules" in objection(scheduled, earlier)

@@ -201,28 +201,36 @@ SECOND_LOOKS: dict[str, tuple[dict[str, object], dict[str, object], tuple[bool, 
     "metrics that are switched off": (A_VLLM, {"metrics": 404}, (True, ServerFacts("org/base"))),
     "models that want a key now": (A_VLLM, {"models": 401}, (True, OF_VLLM)),
     "speculation that is switched off": (
-        A_VLLM, {"metrics": QUIET.replace('\\"', "")},
+        A_VLLM,
+        {"metrics": QUIET.replace('\\"', "")},
         (True, ServerFacts("org/base", draft_tokens=0)),
     ),
     "another model whose metrics are missing": (
-        A_VLLM, {"models": OTHER_MODEL, "metrics": 503}, (False, ServerFacts("org/other")),
+        A_VLLM,
+        {"models": OTHER_MODEL, "metrics": 503},
+        (False, ServerFacts("org/other")),
     ),
     "another model whose name is on its metrics only": (
-        A_VLLM, {"models": 503, "metrics": OTHER_METRICS},
+        A_VLLM,
+        {"models": 503, "metrics": OTHER_METRICS},
         (False, ServerFacts("org/other", draft_tokens=0)),
     ),
     "another engine whose metrics are missing": (
-        A_VLLM, {**A_LLAMA, "metrics": 503},
+        A_VLLM,
+        {**A_LLAMA, "metrics": 503},
         (False, ServerFacts(MODEL, default_temperature=0.35, asks_nothing=True)),
     ),
     "another engine that shows only its metrics": (
-        A_LLAMA, {"models": 503, "metrics": PLAIN_NAMED, "props": 404}, (False, OF_VLLM),
+        A_LLAMA,
+        {"models": 503, "metrics": PLAIN_NAMED, "props": 404},
+        (False, OF_VLLM),
     ),
     "another engine that does not name its model": (
-        A_LLAMA, {"models": 401, "metrics": "vllm:x 1\n", "props": 404},
+        A_LLAMA,
+        {"models": 401, "metrics": "vllm:x 1\n", "props": 404},
         (True, ServerFacts("", draft_tokens=0)),
     ),
-}  # fmt: skip
+}
 
 
 def test_a_second_look_sees() -> None:

@@ -20,9 +20,17 @@ speculative-config: {method: ngram, num_speculative_tokens: 3}
 seed: 1
 """
 WRITTEN_OUT = (
-    "--port", "80", "--served_model_name", "a", "b", "--enforce-eager",
-    "--compilation-config", '{"level": 3}', "--seed", "1",
-)  # fmt: skip
+    "--port",
+    "80",
+    "--served_model_name",
+    "a",
+    "b",
+    "--enforce-eager",
+    "--compilation-config",
+    '{"level": 3}',
+    "--seed",
+    "1",
+)
 
 
 def stripped(line: str, **files: str) -> Stripped:
@@ -35,8 +43,15 @@ def test_its_other_settings_become_flags_behind_the_model() -> None:
     """There the flags of the command line still win over them."""
     result = stripped("vllm serve M --seed 2 --config f.yaml --port 81", f=FILE)
     assert result.command == (
-        "vllm", "serve", "M", *WRITTEN_OUT, "--seed", "2", "--port", "81",
-    )  # fmt: skip
+        "vllm",
+        "serve",
+        "M",
+        *WRITTEN_OUT,
+        "--seed",
+        "2",
+        "--port",
+        "81",
+    )
     assert result.removed[0] == "--speculative-config"
     assert json.loads(result.removed[1])["method"] == "ngram"
     assert "f.yaml holds speculation" in result.notes[0]
@@ -56,8 +71,14 @@ def test_its_other_settings_become_flags_behind_the_model() -> None:
 )
 def test_every_spelling_of_a_key_goes(key: str) -> None:
     assert stripped("vllm serve M --config f.yaml", f=f"port: 1\n{key}\nseed: 2").command == (
-        "vllm", "serve", "M", "--port", "1", "--seed", "2",
-    )  # fmt: skip
+        "vllm",
+        "serve",
+        "M",
+        "--port",
+        "1",
+        "--seed",
+        "2",
+    )
 
 
 @pytest.mark.parametrize("text", ["port: 1", "speculative-config: null", "spec-method: ''", "{}"])

@@ -49,13 +49,27 @@ SPELLINGS = [
 ]
 
 OTHERS = [
-    "--port 80", "--seed=1", "--enforce-eager", "-tp 2", "--specialize-active-lora",
-    "--sparse-indexer-topk-backend auto", "--performance-mode balanced", "--num-scheduler-steps 2",
-    "--disable-log-requests", """--diffusion-config '{"method": "ngram"}'""", "-dc.k 3", "-O3",
-    "--served-model-name a b", "--compilation_config.level 3", "--speculator-of-mine x",
-    "--override-generation-config.stop --spec-method", "--chat-template '--spec-method ngram'",
-    "--config=speculation.yaml", "--numa-bind", "--no-async-scheduling",
-]  # fmt: skip
+    "--port 80",
+    "--seed=1",
+    "--enforce-eager",
+    "-tp 2",
+    "--specialize-active-lora",
+    "--sparse-indexer-topk-backend auto",
+    "--performance-mode balanced",
+    "--num-scheduler-steps 2",
+    "--disable-log-requests",
+    """--diffusion-config '{"method": "ngram"}'""",
+    "-dc.k 3",
+    "-O3",
+    "--served-model-name a b",
+    "--compilation_config.level 3",
+    "--speculator-of-mine x",
+    "--override-generation-config.stop --spec-method",
+    "--chat-template '--spec-method ngram'",
+    "--config=speculation.yaml",
+    "--numa-bind",
+    "--no-async-scheduling",
+]
 
 
 def words(*texts: str) -> list[str]:

@@ -24,9 +24,12 @@ SPELLINGS = {
 @pytest.mark.parametrize("flags", SPELLINGS.values(), ids=SPELLINGS.keys())
 @pytest.mark.parametrize(
     "start",
-    ["llama-server", "env A=1 nice -n 5 /opt/llama-server",
-     "docker run --rm ghcr.io/ggml-org/llama.cpp:server"],
-)  # fmt: skip
+    [
+        "llama-server",
+        "env A=1 nice -n 5 /opt/llama-server",
+        "docker run --rm ghcr.io/ggml-org/llama.cpp:server",
+    ],
+)
 def test_words_about_speculation_go_and_others_stay(start: str, flags: str) -> None:
     before, after = f"{start} -m T.gguf -ngl -1 --metrics", "--port 8080 -np 4 --temp -0.5"
     stripped = strip(shlex.split(f"{before} {flags} {after}"))

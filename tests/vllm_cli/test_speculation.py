@@ -28,26 +28,33 @@ SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "an abbreviation": (f"--specul {NGRAM}", OF_5),
     "underscores": (f"--speculative_config {NGRAM}", OF_5),
     "keys after dots": (
-        "--speculative-config.method ngram --speculative_config.num_speculative_tokens=5", OF_5,
+        "--speculative-config.method ngram --speculative_config.num_speculative_tokens=5",
+        OF_5,
     ),
     "keys with dashes": (
         "-sc.method x --speculative-config.method ngram"
-        " --speculative-config.num-speculative-tokens 5", OF_5,
+        " --speculative-config.num-speculative-tokens 5",
+        OF_5,
     ),
     "keys after dots replace a whole configuration": (
-        f"-sc {NGRAM} --speculative-config.method suffix", {"method": "suffix"},
+        f"-sc {NGRAM} --speculative-config.method suffix",
+        {"method": "suffix"},
     ),
     "keys nest and make lists": (
-        "--speculative-config.a.b 1 --speculative-config.c+ 1,x", {"a": {"b": 1}, "c": [1, "x"]},
+        "--speculative-config.a.b 1 --speculative-config.c+ 1,x",
+        {"a": {"b": 1}, "c": [1, "x"]},
     ),
     "of two spellings with keys the last counts": (
-        "--specul.model x -sc.model d -sc.k 4", {"model": "d", "k": 4},
+        "--specul.model x -sc.model d -sc.k 4",
+        {"model": "d", "k": 4},
     ),
     "three flags": (
-        "--spec-method ngram --spec-tokens 5", OF_5 | {"num_speculative_tokens": "5"},
+        "--spec-method ngram --spec-tokens 5",
+        OF_5 | {"num_speculative_tokens": "5"},
     ),
     "abbreviated flags": (
-        "--spec-meth=ngram --spec-tok 5", OF_5 | {"num_speculative_tokens": "5"},
+        "--spec-meth=ngram --spec-tok 5",
+        OF_5 | {"num_speculative_tokens": "5"},
     ),
     "the last configuration counts": (f"-sc '{{}}' -sc {NGRAM}", OF_5),
     "flags up to 0.8.2": (
@@ -55,7 +62,7 @@ SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"method": "ngram", "model": "[ngram]", "num_speculative_tokens": "5"},
     ),
     "none": ("--port 1 -sc null", {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("flags", "config"), SPELLINGS.values(), ids=SPELLINGS)
@@ -89,16 +96,21 @@ def test_variables_of_a_shell_matter_where_they_set_speculation() -> None:
 @pytest.mark.parametrize(
     ("config", "notes", "cause"),
     [
-        ('{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}',
-         ("its drafts vary in length by a schedule over the batch size",), DraftLengths.SCHEDULE),
-        ('{"method": "dspark", "enable_adaptive_verification": true}',
-         ("its drafts vary in length by adaptive verification",),
-         DraftLengths.ADAPTIVE_VERIFICATION),
+        (
+            '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}',
+            ("its drafts vary in length by a schedule over the batch size",),
+            DraftLengths.SCHEDULE,
+        ),
+        (
+            '{"method": "dspark", "enable_adaptive_verification": true}',
+            ("its drafts vary in length by adaptive verification",),
+            DraftLengths.ADAPTIVE_VERIFICATION,
+        ),
         ('{"num_speculative_tokens_per_batch_size": [[1, 1, 4]]}', (), None),
         ('{"num_speculative_tokens_per_batch_size": [1, [[2], 3]]}', (), None),
         ('{"method": "ngram"}', (), DraftLengths.MATCHES),
     ],
-)  # fmt: skip
+)
 def test_a_launch_whose_drafts_vary_in_length_is_noted(
     config: str, notes: tuple[str, ...], cause: DraftLengths | None
 ) -> None:

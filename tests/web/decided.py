@@ -87,9 +87,17 @@ def unlike(since: float | None = None) -> TargetDecision:
 def change(verdict: str = "breach", **changes: object) -> Decision:
     """A change of a verdict as it is stored."""
     made = Decision(
-        "left", "chat", "llama", ALL, "too-slow", NOW - 60, verdict, "critical", "alert",
+        "left",
+        "chat",
+        "llama",
+        ALL,
+        "too-slow",
+        NOW - 60,
+        verdict,
+        "critical",
+        "alert",
         {"readings": []},
-    )  # fmt: skip
+    )
     return replace(made, **changes)
 
 
@@ -103,9 +111,10 @@ def _minute(
     spread = 1 + 0.02 * (number % 3 - 1)
     if off:
         tally = Tally(
-            requests={"stop": 9}, ttft=whole.tally.ttft,
+            requests={"stop": 9},
+            ttft=whole.tally.ttft,
             tpot=Histogram((0.01, 0.03), (0, 20, 0), 0.4 * spread),
-        )  # fmt: skip
+        )
         return (msgspec.structs.replace(whole, mode=Mode.OFF, tally=tally),)
     tpot = Histogram((0.01, 0.02), (10, 10, 0), 0.2 * spread)
     whole = msgspec.structs.replace(whole, tally=msgspec.structs.replace(whole.tally, tpot=tpot))

@@ -67,13 +67,22 @@ def whole(start: int = 1_699_999_980, **changes: Any) -> Window:
     """Of all temperatures and two minutes, all that an engine says; ``changes`` of the tally."""
     one = minute(start)
     counted = replace(
-        one.tally, prompt_tokens=2400, generation_tokens=360, preemptions=6,
-        prefix_cache_queries=2000, prefix_cache_hits=500, **changes,
-    )  # fmt: skip
+        one.tally,
+        prompt_tokens=2400,
+        generation_tokens=360,
+        preemptions=6,
+        prefix_cache_queries=2000,
+        prefix_cache_hits=500,
+        **changes,
+    )
     sampled = Gauges(
-        sampled_seconds=100.0, busy_seconds=50.0, running_seconds=250.0, waiting_seconds=50.0,
-        running_max=7, kv_cache_usage_max=0.25,
-    )  # fmt: skip
+        sampled_seconds=100.0,
+        busy_seconds=50.0,
+        running_seconds=250.0,
+        waiting_seconds=50.0,
+        running_max=7,
+        kv_cache_usage_max=0.25,
+    )
     return replace(one, tally=counted, gauges=sampled, observed_seconds=120.0)
 
 

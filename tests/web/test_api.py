@@ -42,13 +42,26 @@ PAGES = (
 
 
 KNOWN_HOSTS = (
-    "127.0.0.1:9469", "10.0.0.7", "[::1]:9469", "[fe80::1]", "localhost:9469", "LOCALHOST.",
-    "chat.localhost", "gpu-7", "GPU-7:9469", "a.b.example.com:80", "",
-)  # fmt: skip
+    "127.0.0.1:9469",
+    "10.0.0.7",
+    "[::1]:9469",
+    "[fe80::1]",
+    "localhost:9469",
+    "LOCALHOST.",
+    "chat.localhost",
+    "gpu-7",
+    "GPU-7:9469",
+    "a.b.example.com:80",
+    "",
+)
 FOREIGN_HOSTS = (
-    "example.com", "gpu-7.attacker.net:9469", "localhost.attacker.net", "127.0.0.1.attacker.net",
-    "2130706433", "attacker.net:9469",
-)  # fmt: skip
+    "example.com",
+    "gpu-7.attacker.net:9469",
+    "localhost.attacker.net",
+    "127.0.0.1.attacker.net",
+    "2130706433",
+    "attacker.net:9469",
+)
 
 
 def test_requests_for_a_foreign_host_name_are_refused(surface: Surface) -> None:
@@ -84,9 +97,16 @@ CLOSED = ("/", "/runbook", "/nope", "/healthz/", "//healthz", *(set(PAGES) - set
 
 
 TOKENS = (
-    "", "Bearer", "Bearer ", "Bearer t0ke", "Bearer t0kenn", "Basic t0ken", "t0ken", "Bearer \xe9",
+    "",
+    "Bearer",
+    "Bearer ",
+    "Bearer t0ke",
+    "Bearer t0kenn",
+    "Basic t0ken",
+    "t0ken",
+    "Bearer \xe9",
     "Bearer T0KEN",
-)  # fmt: skip
+)
 
 
 def test_requests_without_the_token_are_refused(surface: Surface) -> None:
@@ -236,16 +256,25 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
             f"{WINDOWS}?since=30m&until=1700000000.5&length=3600&limit=7&target=a%20b&model_name=m"
             "&dimension=temperature&value=(0%2C0.3]&daemon=left",
             {
-                "since": NOW - 1800, "until": 1_700_000_000.5, "length": 3600, "limit": 8,
-                "target": "a b", "model_name": "m", "dimension": "temperature",
-                "value": "(0,0.3]", "daemon": "left",
+                "since": NOW - 1800,
+                "until": 1_700_000_000.5,
+                "length": 3600,
+                "limit": 8,
+                "target": "a b",
+                "model_name": "m",
+                "dimension": "temperature",
+                "value": "(0,0.3]",
+                "daemon": "left",
             },
         ),
         (DECISIONS, {"since": NOW - DAY, "until": NOW, "limit": 1001}),
         (
             f"{DECISIONS}?since=30m&until=1700000000.5&target=a%20b&rule=r&limit=7",
             {
-                "since": NOW - 1800, "until": 1_700_000_000.5, "target": "a b", "rule": "r",
+                "since": NOW - 1800,
+                "until": 1_700_000_000.5,
+                "target": "a b",
+                "rule": "r",
                 "limit": 8,
             },
         ),
@@ -253,12 +282,14 @@ def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Sur
         (
             f"{REPORT}?since=2d&until=1699999000&target=a&target=b%20c",
             {
-                "since": NOW - 2 * DAY, "until": 1_699_999_000.0, "now": NOW,
+                "since": NOW - 2 * DAY,
+                "until": 1_699_999_000.0,
+                "now": NOW,
                 "targets": ["a", "b c"],
             },
         ),
     ],
-)  # fmt: skip
+)
 def test_the_query_selects_what_is_read(
     surface: Surface, path: str, selection: dict[str, object]
 ) -> None:

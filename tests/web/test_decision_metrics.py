@@ -53,10 +53,13 @@ def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
         pytest.param(
             FULL,
             {
-                "speedup_ratio": about({
-                    ("all", *CHAT, "all"): 2.0, ("temperature", *CHAT, "0"): 8 / 3,
-                    ("temperature", *CHAT, ">1"): 0.8,
-                }),
+                "speedup_ratio": about(
+                    {
+                        ("all", *CHAT, "all"): 2.0,
+                        ("temperature", *CHAT, "0"): 8 / 3,
+                        ("temperature", *CHAT, ">1"): 0.8,
+                    }
+                ),
                 "break_even_acceptance_ratio": about({("3-4", *CHAT): 0.125}),
                 "step_cost_ratio": about({("3-4", *CHAT): 1.5}),
                 "baseline_age_seconds": {CHAT: NOW - START + 660},
@@ -96,15 +99,20 @@ def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
             # Half of a hundred requests a minute met one objective; of twenty that have a time per
             # token half, or without speculation all, are in the bucket of the other's threshold.
             {
-                "goodput_requests_per_second": about({
-                    ("lower", *CHAT, "5m"): 40 / 60,
-                    ("upper", *CHAT, "5m"): 50 / 60,
-                    ("lower", *CHAT, "1h"): (6 * 30 + 12 * 40) / (18 * 60),
-                    ("upper", *CHAT, "1h"): 50 / 60,
-                }),
-                "offered_requests_per_second": about({
-                    (*CHAT, "5m"): 100 / 60, (*CHAT, "1h"): 100 / 60,
-                }),
+                "goodput_requests_per_second": about(
+                    {
+                        ("lower", *CHAT, "5m"): 40 / 60,
+                        ("upper", *CHAT, "5m"): 50 / 60,
+                        ("lower", *CHAT, "1h"): (6 * 30 + 12 * 40) / (18 * 60),
+                        ("upper", *CHAT, "1h"): 50 / 60,
+                    }
+                ),
+                "offered_requests_per_second": about(
+                    {
+                        (*CHAT, "5m"): 100 / 60,
+                        (*CHAT, "1h"): 100 / 60,
+                    }
+                ),
             },
             id="goodput of two objectives has two bounds",
         ),
@@ -119,7 +127,7 @@ def about(values: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
             id="a rule of several conditions shows the one that is met",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_page_has_exactly_these_samples(
     status: DaemonStatus, values: dict[str, dict[tuple[str, ...], float]]
 ) -> None:

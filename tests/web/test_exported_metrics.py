@@ -53,9 +53,11 @@ NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "accepted_per_p
 IDLE = counted(**NOTHING, requests={"stop": 0})
 SILENT = whole(drafts=None, requests={}, accepted_per_position=None)
 UNCOUNTED = {
-    "generation_tokens": None, "prompt_tokens": None, "preemptions": None,
+    "generation_tokens": None,
+    "prompt_tokens": None,
+    "preemptions": None,
     "prefix_cache_queries": 0,
-}  # fmt: skip
+}
 UNKNOWN = shown(
     msgspec.structs.replace(
         SILENT, tally=msgspec.structs.replace(SILENT.tally, **UNCOUNTED), gauges=Gauges()
@@ -83,7 +85,10 @@ UNKNOWN = shown(
                     for position, ratio in enumerate((1.0, 0.75, 0.25, 0.0))
                 },
                 "accepted_length_drafts": {
-                    ("0", *SERIES): 0, ("1", *SERIES): 25, ("2", *SERIES): 50, ("3", *SERIES): 25,
+                    ("0", *SERIES): 0,
+                    ("1", *SERIES): 25,
+                    ("2", *SERIES): 50,
+                    ("3", *SERIES): 25,
                     ("4", *SERIES): 0,
                 },
             },
@@ -94,7 +99,8 @@ UNKNOWN = shown(
             {
                 "drafts_per_second": {SERIES: pytest.approx(100 / 120), COLD: 0.5},
                 "requests_per_second": {
-                    SERIES: pytest.approx(9 / 120), COLD: pytest.approx(9 / 120),
+                    SERIES: pytest.approx(9 / 120),
+                    COLD: pytest.approx(9 / 120),
                 },
                 "generation_tokens_per_second": {SERIES: 3.0},
                 "running_requests": {MODEL: 2.5},
@@ -109,8 +115,10 @@ UNKNOWN = shown(
         pytest.param(
             IDLE,
             {
-                "drafts_per_second": {SERIES: 0}, "requests_per_second": {SERIES: 0},
-                "position_acceptance_ratio": {}, "acceptance_ratio": {},
+                "drafts_per_second": {SERIES: 0},
+                "requests_per_second": {SERIES: 0},
+                "position_acceptance_ratio": {},
+                "acceptance_ratio": {},
             },
             id="an idle server has rates of zero, but no share of nothing",
         ),
@@ -125,7 +133,7 @@ UNKNOWN = shown(
             id="the clock was set back after the store failed",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_page_has_exactly_these_samples(
     status: DaemonStatus, values: dict[str, dict[tuple[str, ...], float]]
 ) -> None:
@@ -148,9 +156,15 @@ GUARD = ("guard_state", "guard_waiting", "guard_incident", "guard_actions_today"
         pytest.param(
             UNKNOWN,
             (
-                *RATES, "position_acceptance_ratio", "prompt_tokens_per_second",
-                "preemptions_per_second", "running_requests", "running_requests_max",
-                "waiting_requests", "kv_cache_usage_ratio", "prefix_cache_hit_ratio",
+                *RATES,
+                "position_acceptance_ratio",
+                "prompt_tokens_per_second",
+                "preemptions_per_second",
+                "running_requests",
+                "running_requests_max",
+                "waiting_requests",
+                "kv_cache_usage_ratio",
+                "prefix_cache_hit_ratio",
             ),
             id="what a server does not count",
         ),
@@ -177,7 +191,7 @@ GUARD = ("guard_state", "guard_waiting", "guard_incident", "guard_actions_today"
             id="an unknown mode",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_unknown_is_absent_and_not_zero(
     status: DaemonStatus, names: tuple[str, ...]
 ) -> None:
@@ -229,10 +243,15 @@ def test_labels_of_a_target_are_on_its_info_alone() -> None:
         if family.name == "specwatch_target_info"
     )
     assert first == {
-        "target": "chat", "url": "http://127.0.0.1:8000", "engine_version": "0.32.0",
-        "group": "chat", "label_zone": "a", "label_app_kubernetes_io_name": "vllm",
-        "label_target": "x", "workload": "",
-    }  # fmt: skip
+        "target": "chat",
+        "url": "http://127.0.0.1:8000",
+        "engine_version": "0.32.0",
+        "group": "chat",
+        "label_zone": "a",
+        "label_app_kubernetes_io_name": "vllm",
+        "label_target": "x",
+        "workload": "",
+    }
     assert second["group"] == "llama"
     assert not any(name.startswith("label_") for name in second)
     assert samples(status, "specwatch_target_up") == {("chat",): 1, ("other",): 1}

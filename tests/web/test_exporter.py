@@ -62,9 +62,10 @@ APART = Rank("3", 9000, Interval(0.12, 0.11, 0.13, 60), None, stands_out=True)
 def varying(decision: TargetDecision) -> TargetDecision:
     """The same of a model whose drafts vary in length, on a server with ranks."""
     model = replace(
-        decision.models["llama"], draft_lengths=DraftLengths.SCHEDULE,
+        decision.models["llama"],
+        draft_lengths=DraftLengths.SCHEDULE,
         ranks=(APART, APART._replace(rank="0", stands_out=False)),
-    )  # fmt: skip
+    )
     return replace(decision, models={"llama": model})
 
 
@@ -104,8 +105,9 @@ FULL = daemon(
         decision=varying(_decided_by_segment()),
         guard=GuardStatus(
             "act",
-            GuardState("chat", Phase.TRIAL, since=NOW - 60,
-                       actions=(NOW - 90_000, NOW - 60, NOW - 30)),
+            GuardState(
+                "chat", Phase.TRIAL, since=NOW - 60, actions=(NOW - 90_000, NOW - 60, NOW - 30)
+            ),
             max_actions_per_day=4,
             actions=no_actions() | {("disable", "done"): 2},
         ),
@@ -151,8 +153,15 @@ FULL = daemon(
     target("serving/deployment/chat", pods=("chat", "guessed"), recent=()),
     target(HOSTILE, models={HOSTILE: Mode.OFF}, recent=(minute(START, model_name=HOSTILE),)),
     stuck=("hung",),
-    store=StoreStatus("x", written=1, queued=2, dropped=3, failures=4,
-                      damaged_files=("a.db.damaged-1", "a.db.damaged-2"), behind_since=NOW - 30),
+    store=StoreStatus(
+        "x",
+        written=1,
+        queued=2,
+        dropped=3,
+        failures=4,
+        damaged_files=("a.db.damaged-1", "a.db.damaged-2"),
+        behind_since=NOW - 30,
+    ),
     judging=JudgingStatus(defects=1, queued=2, dropped=3),
     pagers=(
         PagerStatus("http://127.0.0.1:9093", error="refused", failures={"refused": 1}),
@@ -161,11 +170,12 @@ FULL = daemon(
     deliveries=(DeliveryStatus("email", False, NOW - 60),),
     discovery=(
         SourceStatus("file_sd a.json", 1, NOW, {"malformed": 1}),
-        SourceStatus("dns SRV a.example", 3, NOW - 60, {"timeout": 2},
-                     Failure("timeout", "-", NOW)),
+        SourceStatus(
+            "dns SRV a.example", 3, NOW - 60, {"timeout": 2}, Failure("timeout", "-", NOW)
+        ),
         SourceStatus("file_sd b.json"),
     ),
-)  # fmt: skip
+)
 """A status in which every family has samples."""
 
 
@@ -200,9 +210,12 @@ def _rounded(sample: re.Match[str]) -> str:
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (of Prometheus) is missing")
 def test_promtool_accepts_the_page() -> None:
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=page(FULL), text=True, capture_output=True,
+        ["promtool", "check", "metrics"],
+        input=page(FULL),
+        text=True,
+        capture_output=True,
         timeout=60,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

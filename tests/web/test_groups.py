@@ -30,9 +30,13 @@ def measured(speedup: float, *, holdout: str = "", pace: float = 1.0) -> ModelDe
         known.assessment, speedup=about(speedup), seconds=1000.0, simultaneous=0.9 if holdout else 0
     )
     measurement = Measurement(
-        BaselineKey("x", "llama"), 2, Origin.HOLDOUT, (), holdout=holdout,
+        BaselineKey("x", "llama"),
+        2,
+        Origin.HOLDOUT,
+        (),
+        holdout=holdout,
         pace=Pace(about(pace), 0.0),
-    )  # fmt: skip
+    )
     holdouts = (measurement,) if holdout else ()
     bins = tuple(replace(one, simultaneous=0.9) for one in assessment.bins)
     return replace(
@@ -59,9 +63,12 @@ def a_holdout(name: str, phase: Phase = Phase.DISABLED) -> TargetStatus:
 
 
 STATUS = daemon(
-    member("a", 1.24), member("b", 1.25), member("c", 0.71), a_holdout("d"),
+    member("a", 1.24),
+    member("b", 1.25),
+    member("c", 0.71),
+    a_holdout("d"),
     member("alone", 1.5, configured_group="other"),
-)  # fmt: skip
+)
 WORDS = (
     "3 of 6 servers measured; c stands out at 0.71 (0.68 to 0.74); d serves without speculation as"
     " the holdout; 2 are watched by other daemons"

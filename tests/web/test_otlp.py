@@ -147,8 +147,10 @@ def test_headers_are_those_of_the_file(collector: Collector, tmp_path: Path) -> 
     export(section, daemon, nothing, lambda: file.write_text("authorization=Bearer renewed\n"))
     (path, headers), (_, renewed) = collector.asked
     assert (path, headers["authorization"], headers["x-tenant"]) == (
-        "/tenant/v1/metrics", "Bearer abc", "gpu",
-    )  # fmt: skip
+        "/tenant/v1/metrics",
+        "Bearer abc",
+        "gpu",
+    )
     assert renewed["authorization"] == "Bearer renewed"
 
 

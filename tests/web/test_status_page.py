@@ -64,15 +64,25 @@ def hour(**selection: Any) -> Iterator[Window]:
 
 def with_all(surface: Surface) -> None:
     """A measured target with a history, a guard and decisions."""
-    state = GuardState("chat", phase=Phase.DISABLED, since=NOW - 3600, goal=Mode.OFF,
-                       rearm_at=NOW + 7200, incident=Incident("i-1", Cause.RULE, 0))  # fmt: skip
+    state = GuardState(
+        "chat",
+        phase=Phase.DISABLED,
+        since=NOW - 3600,
+        goal=Mode.OFF,
+        rearm_at=NOW + 7200,
+        incident=Incident("i-1", Cause.RULE, 0),
+    )
     segment = of_tap(START, "output=tool_call", drafts=30, of=90, server=100)
     arms = {"2": Interval(1.1, 1.05, 1.16, 7), "0": None}
     seen = TapStatus(Source.TAP, models={"llama": Coverage(Source.TAP, 90, 100, {}, {})})
     surface.status = daemon(
         target(
-            decision=decided(), guard=GuardStatus("act", state, ours=True), tap=seen,
-            recent=(minute(START), segment), labels={"zone": "a"}, configured_group="chatters",
+            decision=decided(),
+            guard=GuardStatus("act", state, ours=True),
+            tap=seen,
+            recent=(minute(START), segment),
+            labels={"zone": "a"},
+            configured_group="chatters",
             experiment=ExperimentStatus(arm="0", episodes=7, best="2", speedups=arms),
         ),
         target("guessed", decision=decided(measured=False, target="guessed")),
@@ -86,7 +96,7 @@ def with_all(surface: Surface) -> None:
             PagerStatus("http://b:9093", behind=True, last_success=NOW - 20),
             PagerStatus("http://c:9093"),
         ),
-    )  # fmt: skip
+    )
     surface.windows = hour
     surface.verdicts = lambda **_: [change()]
     surface.steps = lambda **_: [
@@ -103,7 +113,11 @@ def with_troubles(surface: Surface) -> None:
         target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
         stuck=("odd",),
         store=StoreStatus(
-            "SQLite", error="disk full", behind_since=NOW - 300, queued=7, dropped=3,
+            "SQLite",
+            error="disk full",
+            behind_since=NOW - 300,
+            queued=7,
+            dropped=3,
             damaged_files=("specwatch.db.damaged-20260101T000000Z",),
         ),
         judging=JudgingStatus(defects=2, dropped=4, error="it is locked"),
@@ -116,7 +130,7 @@ def with_troubles(surface: Surface) -> None:
             DeliveryStatus("mail", undelivered=True, error="it was refused"),
             DeliveryStatus("webhook", undelivered=False, error="the file of its token is missing"),
         ),
-    )  # fmt: skip
+    )
 
 
 def markup_of(surface: Surface, path: str = "/") -> str:
@@ -245,9 +259,10 @@ def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
     odd = replace(both.models["other"], assessment=None)  # type: ignore[arg-type]
     if broken == "model":
         bad = target(
-            "bad", models={"llama": Mode.ON, "other": Mode.ON},
+            "bad",
+            models={"llama": Mode.ON, "other": Mode.ON},
             decision=replace(both, models={**both.models, "other": odd}),
-        )  # fmt: skip
+        )
     else:
         bad = target("bad", guard=object())
     reported: list[str] = []
@@ -323,24 +338,34 @@ def hostile_status(name: str) -> DaemonStatus:
     failure = Failure(name, name, NOW - 5)  # type: ignore[arg-type]
     return daemon(
         target(
-            name, models={name: Mode.ON}, recent=(odd,), engine_version=name, failure=failure,
-            failures={name: 3}, decision=decided(target=name, model_name=name),
+            name,
+            models={name: Mode.ON},
+            recent=(odd,),
+            engine_version=name,
+            failure=failure,
+            failures={name: 3},
+            decision=decided(target=name, model_name=name),
             tap=TapStatus(trouble=(Trouble(name, name, name),)),
             guard=GuardStatus(name, state, holder=name, error=name),
         ),
-        daemon=name, version=name, stuck=(name,), store=StoreStatus(name, error=name),
+        daemon=name,
+        version=name,
+        stuck=(name,),
+        store=StoreStatus(name, error=name),
         judging=JudgingStatus(error=name),
         pagers=(PagerStatus(name, failing_since=NOW, error=name),),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", [HTML + "y" * 10_000, "\ud800", "javascript:alert(1)"])
 def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> None:
     surface.status = hostile_status(name)
     surface.windows = lambda **_: iter(
-        [minute(START, target=name, model_name=name),
-         of_tap(START, name, target=name, model_name=name, drafts=5, of=5, server=5)]
-    )  # fmt: skip
+        [
+            minute(START, target=name, model_name=name),
+            of_tap(START, name, target=name, model_name=name, drafts=5, of=5, server=5),
+        ]
+    )
     surface.verdicts = lambda **_: [
         change(target=name, model_name=name, segment=segment(name), rule=name, verdict=name)
     ]
@@ -391,12 +416,15 @@ def fleet(count: int) -> DaemonStatus:
         decision = replace(known, models={name: known.models["llama"]})
         targets.append(
             target(
-                f"t{n:03}", decision=decision, models={name: Mode.ON},
-                configured_group="odd" if n % 2 else "even", labels={"zone": f"z{n % 2}"},
+                f"t{n:03}",
+                decision=decision,
+                models={name: Mode.ON},
+                configured_group="odd" if n % 2 else "even",
+                labels={"zone": f"z{n % 2}"},
                 recent=(minute(START, target=f"t{n:03}", model_name=name),),
                 failure=failure if n % 3 == 0 else None,
             )
-        )  # fmt: skip
+        )
     return daemon(*targets)
 
 

@@ -105,8 +105,12 @@ def test_equal_questions_are_one_page_however_they_are_put(
     over = threading.Event()
     over.set()
     begun, _ = making(monkeypatch, over)
-    for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
-                  "target=x&target=chat&refresh=60&state=&page=0"):  # fmt: skip
+    for query in (
+        "target=chat&refresh=60",
+        "refresh=60&target=chat",
+        "refresh=060&target=chat",
+        "target=x&target=chat&refresh=60&state=&page=0",
+    ):
         assert fresh.get(f"/?{query}").status == 200
     assert begun == [(Selection(target="chat", refresh=60),)]
 
@@ -213,10 +217,15 @@ def test_its_policy_lets_in_nothing_but_its_own_style_and_script(surface: Surfac
             digest = hashlib.sha256("".join(inside).encode()).digest()
             digests[tag] = base64.b64encode(digest).decode()
         assert answer.headers["content-security-policy"].split("; ") == [
-            "default-src 'none'", f"style-src 'sha256-{digests['style']}'",
-            f"script-src 'sha256-{digests['script']}'", "connect-src 'self'", "img-src 'none'",
-            "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'",
-        ]  # fmt: skip
+            "default-src 'none'",
+            f"style-src 'sha256-{digests['style']}'",
+            f"script-src 'sha256-{digests['script']}'",
+            "connect-src 'self'",
+            "img-src 'none'",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        ]
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -242,9 +251,12 @@ def test_a_target_s_page_has_plots_of_its_last_hours(surface: Surface) -> None:
         {"since": until - 6 * 3600, "until": until, "now": until, "targets": ["plotted"]}
     ]
     assert [one.words for one in root.all("figcaption")] == [
-        "Speedup", "Acceptance by temperature", "Time per output token", "Time to the first token",
+        "Speedup",
+        "Acceptance by temperature",
+        "Time per output token",
+        "Time to the first token",
         "Load",
-    ]  # fmt: skip
+    ]
     assert "Speedup over time, with times without speculation and incidents" in root.words
     surface.report = lambda **_: 1 / 0
     root = read(surface, "/?target=broken")

@@ -21,15 +21,27 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     (
         figures.seconds,
         {
-            None: "-", 0.0: "0 s", 0.0000123: "0.01 ms", 0.0059: "5.90 ms", 0.009996: "10.0 ms",
-            0.0525: "52.5 ms", 0.09996: "100 ms", 0.2354: "235 ms", 0.9996: "1.00 s",
-            1.0: "1.00 s", 9.996: "10.0 s", 99.96: "100 s", 2560: "2,560 s",
+            None: "-",
+            0.0: "0 s",
+            0.0000123: "0.01 ms",
+            0.0059: "5.90 ms",
+            0.009996: "10.0 ms",
+            0.0525: "52.5 ms",
+            0.09996: "100 ms",
+            0.2354: "235 ms",
+            0.9996: "1.00 s",
+            1.0: "1.00 s",
+            9.996: "10.0 s",
+            99.96: "100 s",
+            2560: "2,560 s",
         },
     ),
     (
         figures.budget_left,
         {
-            None: "-", 1.0: "100% of the error budget left", 0.0: "0% of the error budget left",
+            None: "-",
+            1.0: "100% of the error budget left",
+            0.0: "0% of the error budget left",
             -0.0001: "used 1.0 times its error budget",
             -0.5: "used 1.5 times its error budget",
             -65.24: "used 66 times its error budget",
@@ -43,8 +55,10 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     (
         lambda bounds: figures.within(*bounds),
         {
-            (0.0, 0.001): "up to 1 ms", (0.01, 0.025): "10 to 25 ms",
-            (0.0125, 0.015): "12.5 to 15 ms", (0.75, 1.0): "0.75 to 1 s",
+            (0.0, 0.001): "up to 1 ms",
+            (0.01, 0.025): "10 to 25 ms",
+            (0.0125, 0.015): "12.5 to 15 ms",
+            (0.75, 1.0): "0.75 to 1 s",
             (640.0, 2560.0): "640 to 2,560 s",
         },
     ),
@@ -55,8 +69,15 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     (
         figures.compact,
         {
-            None: "-", 0: "0", 999: "999", 1000: "1.00k", 12_345: "12.3k", 999_499: "999k",
-            1_000_000: "1.00M", 310_000_000_000: "310G", 2.0**62: "4.61E",
+            None: "-",
+            0: "0",
+            999: "999",
+            1000: "1.00k",
+            12_345: "12.3k",
+            999_499: "999k",
+            1_000_000: "1.00M",
+            310_000_000_000: "310G",
+            2.0**62: "4.61E",
         },
     ),
     (
@@ -66,11 +87,13 @@ TEXTS: list[tuple[Callable[[Any], str], dict[Any, str]]] = [
     (
         lambda amount: rule_words.amount(*amount),
         {
-            ("speedup_ratio", 0.83219): "0.832", ("ttft_p99", 0.2354): "235 ms",
-            ("ttft_p99", None): "-", ("of_a_newer_daemon", 12.0): "12",
+            ("speedup_ratio", 0.83219): "0.832",
+            ("ttft_p99", 0.2354): "235 ms",
+            ("ttft_p99", None): "-",
+            ("of_a_newer_daemon", 12.0): "12",
         },
     ),
-]  # fmt: skip
+]
 
 
 def test_figures_have_few_digits_and_a_fitting_unit() -> None:

@@ -32,9 +32,21 @@ OURS: Mapping[str, Callable[[World], Policy]] = {
 POLICIES = (*OURS, *SIMPLE)
 
 _HEADINGS = (
-    "world", "policy", "seed", "hours", "S truly", "false", "longest", "undone", "missed", "delay",
-    "restarts", "regret", "on", "end",
-)  # fmt: skip
+    "world",
+    "policy",
+    "seed",
+    "hours",
+    "S truly",
+    "false",
+    "longest",
+    "undone",
+    "missed",
+    "delay",
+    "restarts",
+    "regret",
+    "on",
+    "end",
+)
 _WIDTHS = (18, 14, 4, 6, 11, 5, 8, 6, 8, 7, 8, 8, 5, 12)
 
 
@@ -74,9 +86,12 @@ def _live(job: tuple[str | None, str, str, int, float]) -> Score:
     world.name = name
     chosen: Policy = OURS[policy](world) if policy in OURS else SIMPLE[policy]()
     return live(
-        world, chosen, hours=hours, seed=seed,
+        world,
+        chosen,
+        hours=hours,
+        seed=seed,
         progress=partial(_tell, f"{name}, {policy}, seed {seed}", hours, [0.0]),
-    )  # fmt: skip
+    )
 
 
 def _worlds(plugin: str) -> Worlds:
@@ -109,16 +124,22 @@ def _score_line(score: Score) -> str:
     low, high = score.speedup_low, score.speedup_high
     return _line(
         (
-            score.world, score.policy, str(score.seed), f"{score.hours:g}",
+            score.world,
+            score.policy,
+            str(score.seed),
+            f"{score.hours:g}",
             f"{low:.2f}" if high - low < 0.005 else f"{low:.2f}-{high:.2f}",
             f"{score.false_disables}+{score.short_false_disables}",
             f"{score.longest_false_disable_minutes:.0f}m",
-            str(score.undone_disables), f"{score.missed_minutes:.0f}m",
+            str(score.undone_disables),
+            f"{score.missed_minutes:.0f}m",
             "-" if score.delay_s is None else f"{score.delay_s / 60:.1f}m",
-            str(score.restarts), f"{score.regret_percent:.2f}%", f"{100 * score.share_on:.0f}%",
+            str(score.restarts),
+            f"{score.regret_percent:.2f}%",
+            f"{100 * score.share_on:.0f}%",
             "held" if score.held else score.final_state,
         )
-    )  # fmt: skip
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

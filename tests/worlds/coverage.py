@@ -90,9 +90,14 @@ def false_alarms(correlation: float, speedup: float, hours: int) -> int:
         minutes.append(sample(n, PLAIN / speedup * next(factors), Mode.ON, chance))
         del minutes[:-HISTORY]
         decisions = judge(
-            RULE, _evidence(minutes, known, memory), target="t", model_name="m",
-            segment=ALL, before=before, draft_cost_ratio=0.1,
-        )  # fmt: skip
+            RULE,
+            _evidence(minutes, known, memory),
+            target="t",
+            model_name="m",
+            segment=ALL,
+            before=before,
+            draft_cost_ratio=0.1,
+        )
         was = before is not None and before.verdict is Verdict.BREACH
         alarms += decisions.verdict is Verdict.BREACH and not was
         before = decisions

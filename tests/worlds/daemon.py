@@ -250,25 +250,33 @@ class Specwatch:
         for load in shape.loads:
             for factor in calibration_shape.LENGTHS:
                 pages = self._world.calibrate(
-                    load, round(shape.prompt_tokens * factor), shape.output_tokens,
+                    load,
+                    round(shape.prompt_tokens * factor),
+                    shape.output_tokens,
                     CALIBRATE_SECONDS,
-                )  # fmt: skip
+                )
                 first = reader.read(pages[0].encode())
                 engine = engine_of(first, "0.32.0", ())
                 looks = tuple(
-                    Look(reader.read(page.encode()), until, n * self._world.interval,
-                         load * n * self._world.interval)
+                    Look(
+                        reader.read(page.encode()),
+                        until,
+                        n * self._world.interval,
+                        load * n * self._world.interval,
+                    )
                     for n, page in enumerate(pages)
-                )  # fmt: skip
+                )
                 stage = Stage(engine, load)
                 stage.add(Block((looks[0], *looks[3:], looks[-1]), ()), Meter(engine))
                 stages.append(stage)
         engine = stages[0].engine
         environment = engine.environment
         key = BaselineKey(
-            self._target.name, engine.model_name, environment.engine_version,
+            self._target.name,
+            engine.model_name,
+            environment.engine_version,
             environment.configuration,
-        )  # fmt: skip
+        )
         measurements = calibration.measurements(key, stages)
         self._store.write_measurements(measurements, until)
         self.log.append(

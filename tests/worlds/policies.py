@@ -56,9 +56,11 @@ class _OfCounters:
             self._before = None
             return None
         now = (
-            float(counted.drafts), float(counted.draft_tokens or 0),
-            float(counted.accepted_tokens or 0), float(sum(counted.requests.values())),
-        )  # fmt: skip
+            float(counted.drafts),
+            float(counted.draft_tokens or 0),
+            float(counted.accepted_tokens or 0),
+            float(sum(counted.requests.values())),
+        )
         before, self._before = self._before, now
         if before is None or now[0] < before[0]:
             return None
@@ -137,6 +139,9 @@ class Gate(_OfCounters):
 
 
 SIMPLE: Mapping[str, Callable[[], Policy]] = {
-    "always-on": AlwaysOn, "always-off": AlwaysOff, "threshold-0.5": Threshold, "gate": Gate,
-}  # fmt: skip
+    "always-on": AlwaysOn,
+    "always-off": AlwaysOff,
+    "threshold-0.5": Threshold,
+    "gate": Gate,
+}
 """By name."""

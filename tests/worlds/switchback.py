@@ -303,9 +303,13 @@ def coverage(simulation: Simulation, episodes: int) -> Coverage:
     intervals = [speedup(state, arm, usual) for state in simulation.states]
     washouts = map(washout_of, simulation.states, simulation.designs)
     return Coverage(
-        float(always.mean()), float(stopped.mean()), recognised, float(wrong.mean()),
-        float(np.mean([i.up for i in intervals if i is not None])), float(np.mean([*washouts])),
-    )  # fmt: skip
+        float(always.mean()),
+        float(stopped.mean()),
+        recognised,
+        float(wrong.mean()),
+        float(np.mean([i.up for i in intervals if i is not None])),
+        float(np.mean([*washouts])),
+    )
 
 
 def print_coverage(worlds: Mapping[str, World], runs: int, episodes: int) -> None:

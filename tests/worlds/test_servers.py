@@ -44,9 +44,13 @@ def engine_of(
     """An engine under a regime that stays; ``seed`` draws requests and noise, ``dice`` the rest."""
     schedule = constant(regime)
     return Engine(
-        OpenLoop(schedule, seed, end=end), Conditions(schedule, seed),
-        speculation=speculation, start=0.0, seed=dice, watcher=watcher,
-    )  # fmt: skip
+        OpenLoop(schedule, seed, end=end),
+        Conditions(schedule, seed),
+        speculation=speculation,
+        start=0.0,
+        seed=dice,
+        watcher=watcher,
+    )
 
 
 def pages(world: World, hours: float, start: float = 0.0) -> list[str | None]:
@@ -99,9 +103,13 @@ def test_counts_and_times_add_up(name: str, speculation: bool) -> None:
     regime = world.regime(ZERO)  # type: ignore[attr-defined]
     requests: list[Request] = []
     engine = engine_of(
-        regime, speculation=speculation, seed=3, dice=5, end=HOUR / 2,
+        regime,
+        speculation=speculation,
+        seed=3,
+        dice=5,
+        end=HOUR / 2,
         watcher=lambda request, end, drafts: requests.append(request),
-    )  # fmt: skip
+    )
     engine.advance(HOUR / 5)
     engine.flush()
     engine.advance(2 * HOUR)
@@ -212,9 +220,12 @@ def test_many_steps_at_once_are_the_same_as_single_ones(
     )
     points: list[tuple[float, float]] = []
     engine = engine_of(
-        regime, speculation=speculation, dice=2, end=HOUR / 4,
+        regime,
+        speculation=speculation,
+        dice=2,
+        end=HOUR / 4,
         watcher=lambda request, end, _: points.append((request.first, end)),
-    )  # fmt: skip
+    )
     for index in range(1, 150):
         engine.advance(index * 15.0)
     expected = step_by_step(regime, HOUR / 4, speculation=speculation)

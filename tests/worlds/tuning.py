@@ -98,10 +98,14 @@ def learned_schedules(simulation: Simulation, truth: Truth, episodes: int) -> Le
         {load: arms.get(load, LAUNCH) for load in truth.oracle} == truth.oracle for arms in before
     ]
     return Learned(
-        float(np.mean(exact)), float(np.mean(gains > best + math.log(0.98))), math.exp(best),
-        math.exp(gains.mean()), float(np.mean(held)) if held else math.nan,
-        float(slower.mean()), changes / runs,
-    )  # fmt: skip
+        float(np.mean(exact)),
+        float(np.mean(gains > best + math.log(0.98))),
+        math.exp(best),
+        math.exp(gains.mean()),
+        float(np.mean(held)) if held else math.nan,
+        float(slower.mean()),
+        changes / runs,
+    )
 
 
 def main() -> None:

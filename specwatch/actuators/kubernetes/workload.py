@@ -82,10 +82,12 @@ class KubernetesWorkload:
         name, where = rollout.named(workload), f"container {container['name']}"
         if change is not None and Words.of(container) == change.written:
             return Plan(
-                change.original.shown(), change.written.shown(), (),
+                change.original.shown(),
+                change.written.shown(),
+                (),
                 (f"wait for the rollout of {name}, if it still goes on",),
                 (f"speculation is off already, by {ANNOTATION} for incident {change.incident}",),
-            )  # fmt: skip
+            )
         from lightkube.resources.core_v1 import Node
 
         # A cluster may have thousands, and this is asked for again and again.
@@ -126,9 +128,13 @@ class KubernetesWorkload:
         if stale:
             details.append("its command was changed since speculation was switched off")
         return Service(
-            progress.life, mode, progress.revision or None, "; ".join(details), stale,
+            progress.life,
+            mode,
+            progress.revision or None,
+            "; ".join(details),
+            stale,
             rollout.interruption_of(workload),
-        )  # fmt: skip
+        )
 
     handover = 0.0
     """A patch of the workload as it was before another daemon's is refused, by its version."""
@@ -322,9 +328,12 @@ class KubernetesWorkload:
         claim.require()
         with self._requests(changed=True) as client:
             client.patch(
-                self._resource(), workload["metadata"]["name"], body, patch_type=merge,
+                self._resource(),
+                workload["metadata"]["name"],
+                body,
+                patch_type=merge,
                 namespace=workload["metadata"]["namespace"],
-            )  # fmt: skip
+            )
 
     def _change(self, edit: Callable[[Manifest], Words | None]) -> None:
         """Edit the workload, and watch its rollout.

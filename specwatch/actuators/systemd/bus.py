@@ -63,9 +63,11 @@ class SystemdBus:
         deadline = time.monotonic() + timeout
         self._call(_MANAGER, "Subscribe")
         rule = MatchRule(
-            type="signal", interface=_MANAGER.interface, member="JobRemoved",
+            type="signal",
+            interface=_MANAGER.interface,
+            member="JobRemoved",
             path=_MANAGER.object_path,
-        )  # fmt: skip
+        )
         self._ask(message_bus.AddMatch(rule))
         with self._connected().filter(rule, bufsize=1000) as removed_jobs:
             (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
@@ -103,9 +105,14 @@ class SystemdBus:
         return {name: value[1] for name, value in values.items()}
 
     def _call(
-        self, address: DBusAddress, method: str, signature: str = "", body: tuple[Any, ...] = (),
-        *, timeout: float = _ANSWER_SECONDS,
-    ) -> tuple[Any, ...]:  # fmt: skip
+        self,
+        address: DBusAddress,
+        method: str,
+        signature: str = "",
+        body: tuple[Any, ...] = (),
+        *,
+        timeout: float = _ANSWER_SECONDS,
+    ) -> tuple[Any, ...]:
         return self._ask(new_method_call(address, method, signature, body), timeout)
 
     def _ask(self, message: Message, timeout: float = _ANSWER_SECONDS) -> tuple[Any, ...]:

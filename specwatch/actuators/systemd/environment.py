@@ -21,13 +21,35 @@ Environment = Mapping[str, str | None]
 """Values by name; None for a variable whose value is only known once the unit starts."""
 
 SET_AT_START = {
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "INVOCATION_ID", "XDG_RUNTIME_DIR",
-    "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY",
-    "CONFIGURATION_DIRECTORY", "CREDENTIALS_DIRECTORY", "MAINPID", "MANAGERPID", "LISTEN_FDS",
-    "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC",
-    "SYSTEMD_EXEC_PID", "TERM", "LOG_NAMESPACE", "JOURNAL_STREAM", "PIDFILE",
-    "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
-}  # fmt: skip
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "INVOCATION_ID",
+    "XDG_RUNTIME_DIR",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "CACHE_DIRECTORY",
+    "LOGS_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CREDENTIALS_DIRECTORY",
+    "MAINPID",
+    "MANAGERPID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "SYSTEMD_EXEC_PID",
+    "TERM",
+    "LOG_NAMESPACE",
+    "JOURNAL_STREAM",
+    "PIDFILE",
+    "MEMORY_PRESSURE_WATCH",
+    "MEMORY_PRESSURE_WRITE",
+}
 """What systemd sets itself, unless the unit says otherwise."""
 
 _BLANK = " \t\n\r"

@@ -11,9 +11,13 @@ from specwatch.generate.systemd import quoted
 from specwatch.guard.plan import ProcessState
 
 _PREFIXES = {
-    "ignore-failure": "-", "no-env-expand": ":", "privileged": "+", "no-setuid": "!",
-    "ambient": "!!", "via-shell": "|",
-}  # fmt: skip
+    "ignore-failure": "-",
+    "no-env-expand": ":",
+    "privileged": "+",
+    "no-setuid": "!",
+    "ambient": "!!",
+    "via-shell": "|",
+}
 """How ``ExecStart=`` spells what D-Bus calls flags: systemd.service(5), "Command lines"."""
 EXPANDS_NOT = "no-env-expand"
 """The flag of a command in which systemd replaces no variables."""

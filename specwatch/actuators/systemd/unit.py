@@ -88,9 +88,15 @@ class SystemdUnit:
     """An actuator with the rights that it needs: as root, or for a unit of the user."""
 
     def __init__(
-        self, name: str, manager: SystemdBus, files: UnitFiles,
-        *, timeout: float, user: bool = False, limit: SwitchLimit | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        manager: SystemdBus,
+        files: UnitFiles,
+        *,
+        timeout: float,
+        user: bool = False,
+        limit: SwitchLimit | None = None,
+    ) -> None:
         """``timeout``: seconds that a restart may take, stopping included."""
         self._name = name
         self._manager = manager
@@ -107,10 +113,12 @@ class SystemdUnit:
         path = str(self._files.drop_in)
         if (ours := state.ours) and state.in_force and not self._stale(state):
             return Plan(
-                masking.masked(ours.original.words), masking.masked(ours.command.words), (),
+                masking.masked(ours.original.words),
+                masking.masked(ours.command.words),
+                (),
                 (f"restart {self._name}",),
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
-            )  # fmt: skip
+            )
         if path in state.unit.drop_ins:
             return self._plan_again(state)
         result = self._without_speculation(state.unit)
@@ -145,12 +153,17 @@ class SystemdUnit:
             (),
             (FileChange(path, _masked(state.texts.drop_in), None),),
             (
-                f"remove {path}", _READ_AGAIN, f"write {path} again, without speculation",
-                _READ_AGAIN, f"restart {self._name}",
+                f"remove {path}",
+                _READ_AGAIN,
+                f"write {path} again, without speculation",
+                _READ_AGAIN,
+                f"restart {self._name}",
             ),
-            (f"{path} is in force, and was edited or does not fit the unit's other files any more;"
-             " the command is known once it is removed",),
-        )  # fmt: skip
+            (
+                f"{path} is in force, and was edited or does not fit the unit's other files any"
+                " more; the command is known once it is removed",
+            ),
+        )
 
     def status(self) -> Service:
         """The unit now, as systemd knows it."""

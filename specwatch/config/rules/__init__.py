@@ -33,9 +33,16 @@ from specwatch.domain.units import format_amount, format_duration, parse_duratio
 from specwatch_tap.segment_kinds import UNKNOWN
 
 __all__ = [
-    "DEFAULT_RULES", "Action", "Condition", "Rule", "Rules", "Scope", "Severity", "Slo",
+    "DEFAULT_RULES",
+    "Action",
+    "Condition",
+    "Rule",
+    "Rules",
+    "Scope",
+    "Severity",
+    "Slo",
     "out_of_place",
-]  # fmt: skip
+]
 
 
 class Rules(Section):

@@ -151,8 +151,12 @@ def render(
     comments = [f"# {line}".rstrip() for line in (GENERATED, *header.splitlines())]
     body: str = yaml.dump(
         {"groups": [_plain_group(group, runbook_url, dashboard_url) for group in groups]},
-        Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, indent=2,
-    )  # fmt: skip
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=10**6,
+        indent=2,
+    )
     return "\n".join([*comments, body])
 
 
@@ -169,7 +173,10 @@ def _plain_rule(rule: Alert | Recording, runbook_url: str, dashboard_url: str) -
     dashboard = {"dashboard_url": dashboard_url} if dashboard_url else {}
     keep = {"keep_firing_for": rule.keep_firing_for} if rule.keep_firing_for else {}
     return {
-        "alert": rule.name, "expr": rule.expr, "for": rule.for_, **keep,
+        "alert": rule.name,
+        "expr": rule.expr,
+        "for": rule.for_,
+        **keep,
         "labels": {"severity": rule.severity, **rule.labels},
         "annotations": {
             "summary": rule.summary,
@@ -177,7 +184,7 @@ def _plain_rule(rule: Alert | Recording, runbook_url: str, dashboard_url: str) -
             "runbook_url": runbook_address(runbook_url, rule.name),
             **dashboard,
         },
-    }  # fmt: skip
+    }
 
 
 class _Dumper(yaml.SafeDumper):

@@ -58,17 +58,59 @@ NOT_CHOSEN = {"selected": False, "text": "", "value": ""}
 _ALL_CHOSEN = {"selected": True, "text": ["All"], "value": ["$__all"]}
 
 _DASHBOARD_KEYS = frozenset(
-    {"annotations", "description", "editable", "graphTooltip", "id", "links", "panels", "refresh",
-     "schemaVersion", "tags", "templating", "time", "timezone", "title", "uid", "version"}
-)  # fmt: skip
+    {
+        "annotations",
+        "description",
+        "editable",
+        "graphTooltip",
+        "id",
+        "links",
+        "panels",
+        "refresh",
+        "schemaVersion",
+        "tags",
+        "templating",
+        "time",
+        "timezone",
+        "title",
+        "uid",
+        "version",
+    }
+)
 _PANEL_KEYS = frozenset(
-    {"id", "type", "title", "description", "datasource", "gridPos", "targets", "fieldConfig",
-     "options", "transformations", "links", "repeat", "collapsed", "panels"}
-)  # fmt: skip
+    {
+        "id",
+        "type",
+        "title",
+        "description",
+        "datasource",
+        "gridPos",
+        "targets",
+        "fieldConfig",
+        "options",
+        "transformations",
+        "links",
+        "repeat",
+        "collapsed",
+        "panels",
+    }
+)
 _VARIABLE_KEYS = (
-    "name", "label", "type", "datasource", "query", "regex", "refresh", "sort", "multi",
-    "includeAll", "allValue", "options", "current", "hide",
-)  # fmt: skip
+    "name",
+    "label",
+    "type",
+    "datasource",
+    "query",
+    "regex",
+    "refresh",
+    "sort",
+    "multi",
+    "includeAll",
+    "allValue",
+    "options",
+    "current",
+    "hide",
+)
 
 
 class Board(NamedTuple):
@@ -154,10 +196,17 @@ def _links(board: Board, runbook: str) -> list[Any]:
     links = [_link(board, other) for other in BOARDS if other is not board]
     if runbook:
         about = "What each alert means and what to do"
-        links.append(core.DashboardLink(
-            type="link", icon="doc", title="Runbook", uri=runbook,
-            keepTime=False, targetBlank=True, tooltip=about,
-        ))  # fmt: skip
+        links.append(
+            core.DashboardLink(
+                type="link",
+                icon="doc",
+                title="Runbook",
+                uri=runbook,
+                keepTime=False,
+                targetBlank=True,
+                tooltip=about,
+            )
+        )
     return links
 
 
@@ -165,10 +214,14 @@ def _link(board: Board, other: Board) -> Any:
     # "All" is not a value of a variable with one value.
     suits = board.of_one or not other.of_one
     return core.DashboardLink(
-        type="link", icon="dashboard", title=other.title,
+        type="link",
+        icon="dashboard",
+        title=other.title,
         uri=other.url if suits else f"{other.url}?{_SAME_SOURCE}",
-        keepTime=True, includeVars=suits, tooltip=f"Open {other.title}",
-    )  # fmt: skip
+        keepTime=True,
+        includeVars=suits,
+        tooltip=f"Open {other.title}",
+    )
 
 
 def document(name: str) -> Any:

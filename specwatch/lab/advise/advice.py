@@ -24,8 +24,15 @@ ServerKind = Literal["vllm", "llama.cpp"]
 Workload = Literal["chat", "code", "summarization", "creative", "extraction", "rag"]
 Latency = Literal["ttft", "tpot", "throughput"]
 TOPICS: tuple[Topic, ...] = (
-    "tokenizer", "memory", "method", "pairing", "k", "quantization", "use", "model",
-)  # fmt: skip
+    "tokenizer",
+    "memory",
+    "method",
+    "pairing",
+    "k",
+    "quantization",
+    "use",
+    "model",
+)
 """The order of findings of one level."""
 
 SOURCES = {

@@ -88,11 +88,13 @@ def advise(request: AdviceRequest) -> Advice:
             k = usual_k(method, target, draft)
             findings.append(
                 Finding(
-                    "k", "note", f"k = {k} is assumed below, as none is given",
+                    "k",
+                    "note",
+                    f"k = {k} is assumed below, as none is given",
                     "5 is the common start, unless the draft has its own number",
                     reported("G"),
                 )
-            )  # fmt: skip
+            )
         cost = draft_cost(method, k, target, draft, plan)
         most = largest_k(method, k, target, draft)
         table = tuple(expected_speedup(rate, k, cost.steps, most) for rate in ACCEPTANCES)
@@ -137,9 +139,11 @@ def _tokenizer_findings(
         except ConfigError as error:
             vocabularies.append(None)
             yield Finding(
-                "tokenizer", "doubt", f"a tokenizer cannot be read: {error}",
+                "tokenizer",
+                "doubt",
+                f"a tokenizer cannot be read: {error}",
                 remedy="compare target and draft by hand: nothing else detects a mismatch",
-            )  # fmt: skip
+            )
     yield from compare_vocabularies(
         *vocabularies,
         target_size=None if target.architecture is None else target.architecture.vocabulary,
@@ -193,11 +197,12 @@ def _memory(
     if memory.draft_weights is None:
         findings.append(
             Finding(
-                "memory", "doubt" if method == "draft_model" else "note",
+                "memory",
+                "doubt" if method == "draft_model" else "note",
                 "the draft's memory is not known, nor the memory left with it",
                 remedy="give its folder, or its parameters such as --draft 1B",
             )
-        )  # fmt: skip
+        )
     if plan.kv_dtype is not None and formats.cache_bits(plan.kv_dtype) is None:
         text = (
             f"memory: the bits of --kv-cache-dtype {plan.kv_dtype} are not known, and assumed to be"
@@ -239,27 +244,30 @@ def _gpu_findings(plan: ServerPlan, gpus: int, engine_gpus: int) -> Iterator[Fin
     idle = gpus - engine_gpus * plan.data_parallel
     if gpus < engine_gpus:
         yield Finding(
-            "memory", "wrong",
+            "memory",
+            "wrong",
             f"one engine needs {figures.counted(engine_gpus, 'GPU')}, and there"
             f" {'is' if gpus == 1 else 'are'} {gpus}: the server does not start",
             "tensor times pipeline parallelism; memory is planned as if there were enough",
             remedy="lower --tensor-parallel-size, or give as many GPUs as one engine has",
-        )  # fmt: skip
+        )
     elif idle > 0:
         yield Finding(
-            "memory", "note",
+            "memory",
+            "note",
             f"{idle} of {figures.counted(gpus, 'GPU')} are not used by this engine",
             "it uses tensor times pipeline parallelism",
             remedy="raise --tensor-parallel-size, or run replicas on the others",
-        )  # fmt: skip
+        )
     elif not plan.from_command and plan.server == "vllm" and engine_gpus > parallel:
         stages = engine_gpus // parallel
         yield Finding(
-            "memory", "note",
+            "memory",
+            "note",
             f"{figures.counted(engine_gpus, 'GPU')} are used as {stages} stages of a pipeline",
             f"each layer is divided among {parallel} of them only",
             remedy=f"start vLLM with --pipeline-parallel-size {stages}, else the others are idle",
-        )  # fmt: skip
+        )
 
 
 def _kv_bits(plan: ServerPlan) -> float:

@@ -26,26 +26,39 @@ _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 _OUTER = ("model_type", "tie_word_embeddings", "vocab_size")
 """Keys that some multimodal models have outside of the language model's part."""
 _GATED_DELTA_NET = {
-    "head_dim": 256, "full_attention_interval": 4, "mamba_ssm_dtype": "float32",
-}  # fmt: skip
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "mamba_ssm_dtype": "float32",
+}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma": {"head_dim": 256, "tie_word_embeddings": True},
     "gemma2": {
-        "head_dim": 256, "tie_word_embeddings": True, "sliding_window": 4096,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "sliding_window": 4096,
         "sliding_window_pattern": 2,
     },
     "gemma3_text": {
-        "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
-        "head_dim": 256, "sliding_window": 4096, "max_position_embeddings": 131072,
-        "tie_word_embeddings": True, "sliding_window_pattern": 6,
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+        "sliding_window_pattern": 6,
     },
     "gpt_oss": {"head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2},
     "gpt2": {"tie_word_embeddings": True},
     "opt": {"tie_word_embeddings": True},
     "cohere": {"tie_word_embeddings": True},
     "cohere2": {
-        "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 4,
+        "tie_word_embeddings": True,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
     },
     "mistral": {"head_dim": None},
     "qwen3": {"head_dim": 128},
@@ -53,13 +66,17 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {"head_dim": 256, "full_attention_interval": 4},
     "qwen3_5_text": _GATED_DELTA_NET,
     "qwen3_5_moe_text": _GATED_DELTA_NET,
-}  # fmt: skip
+}
 """Defaults of *transformers* for keys that published files leave out."""
 _RENAMED = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 _DRAFT_WORDS: tuple[tuple[str, DraftKind], ...] = (
-    ("eagle", "eagle"), ("medusa", "medusa"), ("mlpspeculator", "mlp_speculator"),
-    ("mlp_speculator", "mlp_speculator"), ("mtp", "mtp"), ("nextn", "mtp"),
-)  # fmt: skip
+    ("eagle", "eagle"),
+    ("medusa", "medusa"),
+    ("mlpspeculator", "mlp_speculator"),
+    ("mlp_speculator", "mlp_speculator"),
+    ("mtp", "mtp"),
+    ("nextn", "mtp"),
+)
 
 
 class ConfigKeys:
@@ -248,8 +265,9 @@ def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]
     if isinstance(layer := config.get("transformer_layer_config"), Mapping):
         return {**layer, **{key: config[key] for key in config if key not in layer}}, False
     text = config
-    while part := next((text[name] for name in _NESTED if isinstance(text.get(name), Mapping)
-                        and text[name]), None):  # fmt: skip
+    while part := next(
+        (text[name] for name in _NESTED if isinstance(text.get(name), Mapping) and text[name]), None
+    ):
         text = {**{key: text[key] for key in _OUTER if key in text}, **part}
     model_type = str(text.get("model_type") or "unknown")
     model_type = _RENAMED.get(model_type, model_type)

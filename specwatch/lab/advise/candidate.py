@@ -67,9 +67,13 @@ class Candidate:
         others = (item for item in self.findings if not item.text.startswith(own_text))
         reason = "the size in its name is that of its target, and its own is not known"
         return replace(
-            self, total=None, active=None, weights=None, size_source="",
+            self,
+            total=None,
+            active=None,
+            weights=None,
+            size_source="",
             findings=(_without_files(self.name, reason), *others),
-        )  # fmt: skip
+        )
 
     def model(self, kv_bits: float) -> Model:
         """Its description for ``--json``."""
@@ -125,9 +129,17 @@ def from_files(
     if weights is None and total is not None and form is not None:
         findings.append(_unknown_bits(name, form))
     return Candidate(
-        name=name, files=files, architecture=shape, total=total, active=active, weights=weights,
-        quantization=form, size_source=source, mtp_weights=mtp_weights, findings=tuple(findings),
-    )  # fmt: skip
+        name=name,
+        files=files,
+        architecture=shape,
+        total=total,
+        active=active,
+        weights=weights,
+        quantization=form,
+        size_source=source,
+        mtp_weights=mtp_weights,
+        findings=tuple(findings),
+    )
 
 
 def from_name(name: str, *, dtype: str | None = None, quantized: str | None = None) -> Candidate:
@@ -165,7 +177,8 @@ def _from_size(
         elif formats.part_quantized(form) != "all":
             findings.append(
                 Finding(
-                    "model", "note",
+                    "model",
+                    "note",
                     f"{name}: {weights / 1e9:.3g} GB of weights in {form}, embeddings and output"
                     " head in 16 bits",
                     "the size of those is estimated from the number of parameters, as in"
@@ -174,7 +187,7 @@ def _from_size(
                     "published config.json; bits, scales and zero points of the format",
                     "give its folder, or its config.json in one, for the exact size",
                 )
-            )  # fmt: skip
+            )
         if size.at_most:
             text = f"{name}: at most {size.total / 1e9:.0f}B parameters"
             reason = "in a name like 8x7B the shared parameters are counted for each expert"
@@ -218,18 +231,22 @@ def _weight_bytes(
 
 def _without_files(name: str, reason: str) -> Finding:
     return Finding(
-        "model", "note", f"{name}: its files are not here, {reason}",
+        "model",
+        "note",
+        f"{name}: its files are not here, {reason}",
         "its tokenizer, its KV cache and what a method needs are known from its files only",
         remedy="give its folder, or download it into the local hub cache first",
-    )  # fmt: skip
+    )
 
 
 def _unknown_bits(name: str, form: str) -> Finding:
     return Finding(
-        "model", "note", f"{name}: the size of its weights is not known",
+        "model",
+        "note",
+        f"{name}: the size of its weights is not known",
         f"with {form} the bits of a weight depend on the checkpoint",
         remedy="give its folder with the weights, or the format itself, such as w4a16 or fp8",
-    )  # fmt: skip
+    )
 
 
 def _file_findings(name: str, files: ModelFiles, shape: Architecture) -> list[Finding]:
@@ -247,9 +264,11 @@ def _file_findings(name: str, files: ModelFiles, shape: Architecture) -> list[Fi
         )
         findings.append(
             Finding(
-                "model", "note", f"{name} is multimodal, and {counted} counted",
+                "model",
+                "note",
+                f"{name} is multimodal, and {counted} counted",
                 "with a draft model vLLM drafts from the text only",
                 "vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
             )
-        )  # fmt: skip
+        )
     return findings

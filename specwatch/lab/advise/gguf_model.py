@@ -19,13 +19,25 @@ SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _NOT_USED = ("tokenizer.ggml.merges", "tokenizer.ggml.scores")
 """Long lists that are not needed."""
 _MODEL_TYPES = {
-    "command-r": "cohere", "deepseek2": "deepseek_v3", "gemma3": "gemma3_text",
-    "glm4moe": "glm4_moe", "gpt-oss": "gpt_oss", "gptneox": "gpt_neox", "minimax-m2": "minimax_m2",
-    "granitemoe": "granitemoe", "mistral3": "mistral", "qwen2moe": "qwen2_moe",
-    "qwen2vl": "qwen2", "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
-    "qwen3moe": "qwen3_moe", "qwen3next": "qwen3_next", "qwen3vl": "qwen3",
-    "qwen3vlmoe": "qwen3_moe", "starcoder": "gpt_bigcode",
-}  # fmt: skip
+    "command-r": "cohere",
+    "deepseek2": "deepseek_v3",
+    "gemma3": "gemma3_text",
+    "glm4moe": "glm4_moe",
+    "gpt-oss": "gpt_oss",
+    "gptneox": "gpt_neox",
+    "minimax-m2": "minimax_m2",
+    "granitemoe": "granitemoe",
+    "mistral3": "mistral",
+    "qwen2moe": "qwen2_moe",
+    "qwen2vl": "qwen2",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+    "qwen3moe": "qwen3_moe",
+    "qwen3next": "qwen3_next",
+    "qwen3vl": "qwen3",
+    "qwen3vlmoe": "qwen3_moe",
+    "starcoder": "gpt_bigcode",
+}
 """Names of *transformers* that differ from llama.cpp's."""
 _KEYS = {
     "num_hidden_layers": "block_count",

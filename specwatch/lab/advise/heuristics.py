@@ -21,15 +21,27 @@ _RATIOS: tuple[tuple[float, bool, Level, str, str, str], ...] = (
     (5, False, "doubt", "too large a draft: 1:8 to 1:12 is usual", "F", _SMALLER),
     (8, False, "note", "a large draft: 1:8 to 1:12 is usual", "F", _PROBE),
     (12, True, "ok", "as with most general drafts, 1:8 to 1:12", "F", ""),
-    (30, False, "ok", "between the 1:8 to 1:12 of one report and the 1:30 to 1:60 of another",
-     "FT", ""),
+    (
+        30,
+        False,
+        "ok",
+        "between the 1:8 to 1:12 of one report and the 1:30 to 1:60 of another",
+        "FT",
+        "",
+    ),
     # 0.5B for 32B, the pair named as most reliable, is 1:66 when counted exactly.
     (67, True, "ok", "in the range 1:30 to 1:60 reported for very small drafts", "T", ""),
     (80, True, "note", "1:70 is too small in one report, good in another", "FG", _PROBE),
-    (150, True, "doubt", "1:140 was reported once, with 1.5 times the speed at low rate", "F",
-     _PROBE),
+    (
+        150,
+        True,
+        "doubt",
+        "1:140 was reported once, with 1.5 times the speed at low rate",
+        "F",
+        _PROBE,
+    ),
     (math.inf, True, "doubt", "smaller than anything reported to work", "FT", _PROBE),
-)  # fmt: skip
+)
 """Ranges of target size / draft size: the end, whether it belongs to the range, level, text,
 letters of the reports, remedy."""
 _SMALL_DRAFT = 0.3e9
@@ -75,47 +87,57 @@ def size_findings(target: Candidate, draft: Candidate | None) -> Iterator[Findin
         yield Finding("pairing", "ok", text, source="their model types, or their names")
     elif None not in families:
         yield Finding(
-            "pairing", "doubt", f"different families: {families[0]} and {families[1]}",
-            "even with the same tokens they were trained on different text", reported("F"),
+            "pairing",
+            "doubt",
+            f"different families: {families[0]} and {families[1]}",
+            "even with the same tokens they were trained on different text",
+            reported("F"),
             f"take a draft of the {families[0]} family",
-        )  # fmt: skip
+        )
     shapes = target.architecture, draft.architecture
     longest = [None if shape is None else shape.context for shape in shapes]
     if longest[0] is not None and longest[1] is not None and longest[1] < longest[0]:
         yield Finding(
-            "pairing", "note",
+            "pairing",
+            "note",
             f"the draft was trained for {longest[1]:,} tokens, the target for {longest[0]:,}",
             "beyond the draft's length nothing is drafted, or drafts are not accepted",
             "their config.json",
-        )  # fmt: skip
+        )
 
 
 def _target_size(target: Candidate, total: int) -> Iterator[Finding]:
     text = f"the target has {parameters_text(total)} parameters ({target.size_source})"
     if total <= _NEVER_GAINS:
         yield Finding(
-            "pairing", "doubt", f"{text}: targets of 3B and below never gained",
-            "its steps are as cheap as drafting", reported("TGP"),
+            "pairing",
+            "doubt",
+            f"{text}: targets of 3B and below never gained",
+            "its steps are as cheap as drafting",
+            reported("TGP"),
             "measure before it goes live: specwatch bench, with and without",
-        )  # fmt: skip
+        )
     elif total <= _RARELY_GAINS:
         yield Finding(
-            "pairing", "doubt", f"{text}: targets of 8B and below rarely gain",
-            "no draft is both small enough for them and good enough", reported("TGP"),
+            "pairing",
+            "doubt",
+            f"{text}: targets of 8B and below rarely gain",
+            "no draft is both small enough for them and good enough",
+            reported("TGP"),
             "n-gram lookup or an EAGLE head cost less than a draft model; measure both",
-        )  # fmt: skip
+        )
     else:
         yield Finding("pairing", "ok", f"{text}: large enough to gain", source=reported("TGP"))
     if target.active is not None and target.active < total:
         yield Finding(
-            "pairing", "note",
-            "the target is a mixture of experts: a token uses"
-            f" {parameters_text(target.active)}",
+            "pairing",
+            "note",
+            f"the target is a mixture of experts: a token uses {parameters_text(target.active)}",
             "the cost of drafting is relative to those; each draft token may use other experts, so"
             " that verifying several tokens reads more weights than a plain step, which the"
             " expected speedups here do not include",
             "arithmetic",
-        )  # fmt: skip
+        )
 
 
 def _draft_size(target: int, draft: int) -> Iterator[Finding]:
@@ -124,25 +146,33 @@ def _draft_size(target: int, draft: int) -> Iterator[Finding]:
         row for row in _RATIOS if ratio < row[0] or (row[1] and ratio == row[0])
     )
     yield Finding(
-        "pairing", level,
+        "pairing",
+        level,
         f"size ratio 1:{ratio:.3g} ({parameters_text(draft)} for {parameters_text(target)}):"
         f" {text}",
         "a larger draft costs more, and more of its tokens are accepted",
-        reported(letters) if letters else "arithmetic", remedy,
-    )  # fmt: skip
+        reported(letters) if letters else "arithmetic",
+        remedy,
+    )
     text = f"the draft has {parameters_text(draft)} parameters"
     if draft <= _SMALL_DRAFT:
         yield Finding(
-            "pairing", "doubt", f"{text}: drafts of 0.3B and below collapse",
+            "pairing",
+            "doubt",
+            f"{text}: drafts of 0.3B and below collapse",
             "too few of their tokens are accepted to pay for drafting",
-            reported("T"), "0.5B for 32B was the most reliable: measure with specwatch probe",
-        )  # fmt: skip
+            reported("T"),
+            "0.5B for 32B was the most reliable: measure with specwatch probe",
+        )
     elif draft >= _LARGE_DRAFT:
         yield Finding(
-            "pairing", "note", f"{text}: reports contradict each other",
+            "pairing",
+            "note",
+            f"{text}: reports contradict each other",
             "3B and above cost too much in one [T]; another starts with 8B for 70B [F]",
-            reported("TF"), "compare it with the next smaller one: specwatch bench compare",
-        )  # fmt: skip
+            reported("TF"),
+            "compare it with the next smaller one: specwatch bench compare",
+        )
 
 
 def quantization_findings(target: Candidate, draft: Candidate | None) -> Iterator[Finding]:
@@ -150,18 +180,22 @@ def quantization_findings(target: Candidate, draft: Candidate | None) -> Iterato
     name, bits = target.quantization, target.bits
     if name is not None and bits is not None and bits < _FOUR_BITS:
         yield Finding(
-            "quantization", "doubt",
+            "quantization",
+            "doubt",
             f"the target is quantized to about 4 bits ({name}), which hurts acceptance",
-            f"INT4 more than INT8; {_POINTS}", reported("F"),
+            f"INT4 more than INT8; {_POINTS}",
+            reported("F"),
             "measure both on the same prompts (specwatch probe), or take 8 bits",
-        )  # fmt: skip
+        )
     elif name is not None and bits is not None and bits < _EIGHT_BITS:
         yield Finding(
-            "quantization", "note",
+            "quantization",
+            "note",
             f"the target is quantized to about 8 bits ({name}): acceptance may fall a little",
-            _POINTS, reported("F"),
+            _POINTS,
+            reported("F"),
             "compare with the unquantized pair: specwatch probe on the same prompts",
-        )  # fmt: skip
+        )
     if draft is None or draft.bits is None:
         return
     if draft.quantization is not None:
@@ -169,11 +203,13 @@ def quantization_findings(target: Candidate, draft: Candidate | None) -> Iterato
         yield Finding("quantization", "ok", text, source=reported("F"))
     if name is not None and bits is not None and draft.bits > 1.5 * bits:
         yield Finding(
-            "quantization", "note", f"the target is quantized ({name}) and the draft is not",
+            "quantization",
+            "note",
+            f"the target is quantized ({name}) and the draft is not",
             "each draft token then costs more, relative to a step of the target",
             f"arithmetic; that quantizing a draft hardly hurts: {reported('F')}",
             "quantize the draft too: it hardly hurts",
-        )  # fmt: skip
+        )
 
 
 def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterator[Finding]:
@@ -183,30 +219,38 @@ def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterato
         yield _answers(traffic.output_tokens)
     if traffic.tool_calls and lookup:
         yield _use(
-            "note", "tool calls: short answers in a loop, where TTFT matters",
-            "lookup adds nothing to TTFT, and arguments often repeat the prompt", "TP",
-        )  # fmt: skip
+            "note",
+            "tool calls: short answers in a loop, where TTFT matters",
+            "lookup adds nothing to TTFT, and arguments often repeat the prompt",
+            "TP",
+        )
     elif traffic.tool_calls:
         yield _use(
-            "doubt", "tool calls: TTFT rises by 30 to 80 ms, for each call in a loop",
-            "the draft prefills the prompt before the first token", "T",
+            "doubt",
+            "tool calls: TTFT rises by 30 to 80 ms, for each call in a loop",
+            "the draft prefills the prompt before the first token",
+            "T",
             "n-gram lookup has no prefill; or send this traffic to a server without speculation",
-        )  # fmt: skip
+        )
     if traffic.latency == "ttft":
         yield _use(
-            "doubt", "TTFT is what matters, and speculation improves TPOT only",
-            "" if lookup else "with a draft TTFT rises by 30 to 80 ms [T]", "F" if lookup else "FT",
+            "doubt",
+            "TTFT is what matters, and speculation improves TPOT only",
+            "" if lookup else "with a draft TTFT rises by 30 to 80 ms [T]",
+            "F" if lookup else "FT",
             "leave it off, or measure TTFT at P99: specwatch bench compare",
-        )  # fmt: skip
+        )
     elif traffic.latency == "tpot":
         yield _use("ok", "TPOT is what matters: that is what speculation improves")
     elif traffic.latency == "throughput":
         yield _use(
-            "note", "throughput is what matters: reports go both ways",
+            "note",
+            "throughput is what matters: reports go both ways",
             "1.4 to 1.8 times slower at a high rate [F]; 20 to 27 % more at its peak in one tuned"
             " set-up [P]",
-            "FP", "measure at the real concurrency: specwatch bench compare",
-        )  # fmt: skip
+            "FP",
+            "measure at the real concurrency: specwatch bench compare",
+        )
     if traffic.temperatures:
         yield temperature_finding(median_temperature(traffic.temperatures))
         frequent = [temperature for temperature, share in traffic.temperatures if share >= 0.1]
@@ -216,25 +260,30 @@ def traffic_findings(method: str, plan: ServerPlan, traffic: Traffic) -> Iterato
                 f"temperatures from {frequent[0]:g} to {frequent[-1]:g} share one server",
                 "they share the verification too: P50 improves while P99 gets worse, and the mean"
                 " acceptance hides the requests that become slower",
-                "F", "use separate servers; specwatch shows the speedup of each temperature",
-            )  # fmt: skip
+                "F",
+                "use separate servers; specwatch shows the speedup of each temperature",
+            )
     if traffic.workload is not None:
         yield _workload(lookup, traffic.workload)
     if traffic.saturated:
         yield _use(
-            "doubt", "the GPU is saturated: leave it off",
+            "doubt",
+            "the GPU is saturated: leave it off",
             "verifying drafts needs compute that is not idle then: 1.4 to 1.8 times slower at a"
             " high rate",
-            "F", _high_load_remedy(method, plan),
-        )  # fmt: skip
+            "F",
+            _high_load_remedy(method, plan),
+        )
     if traffic.concurrency is not None:
         yield _concurrency(method, plan, traffic.concurrency, traffic.workload == "code")
     if plan.context is not None and plan.context >= 32_768:
         yield _use(
-            "note", f"contexts of up to {plan.context:,} tokens",
+            "note",
+            f"contexts of up to {plan.context:,} tokens",
             "long contexts need memory that a draft takes, and a draft prefills them too",
-            "FT", "see below how many requests still fit",
-        )  # fmt: skip
+            "FT",
+            "see below how many requests still fit",
+        )
 
 
 def _use(
@@ -246,15 +295,19 @@ def _use(
 def _answers(tokens: int) -> Finding:
     if tokens <= 20:
         return _use(
-            "doubt", f"answers of {tokens} tokens: 10 to 20 tokens barely gain",
-            "most of their time is before the first token, which gets longer", "P",
+            "doubt",
+            f"answers of {tokens} tokens: 10 to 20 tokens barely gain",
+            "most of their time is before the first token, which gets longer",
+            "P",
             "leave speculation off for this traffic",
-        )  # fmt: skip
+        )
     if tokens <= 50:
         return _use(
-            "doubt", f"answers of {tokens} tokens: gains need more than about 50", letters="P",
+            "doubt",
+            f"answers of {tokens} tokens: gains need more than about 50",
+            letters="P",
             remedy="compare the latency of requests, not TPOT: specwatch bench compare",
-        )  # fmt: skip
+        )
     return _use("ok", f"answers of {tokens} tokens are long enough to gain", letters="P")
 
 
@@ -289,35 +342,42 @@ def median_temperature(mix: tuple[tuple[float, float], ...]) -> float:
 def _workload(lookup: bool, workload: str) -> Finding:
     if workload == "creative":
         return _use(
-            "doubt", "creative text: acceptance of 40 to 50 % was reported",
-            "below 50 % speculation adds latency [F]", "GF",
+            "doubt",
+            "creative text: acceptance of 40 to 50 % was reported",
+            "below 50 % speculation adds latency [F]",
+            "GF",
             "measure with your own prompts: specwatch probe --prompts FILE",
-        )  # fmt: skip
+        )
     if workload == "chat" and lookup:
         return _use(
             "doubt",
             "chat: lookup pays if output repeats its input, which is rare in chat",
-            letters="TPF", remedy="compare with a draft model or an EAGLE head",
-        )  # fmt: skip
+            letters="TPF",
+            remedy="compare with a draft model or an EAGLE head",
+        )
     if workload == "chat":
         return _use("ok", "chat: 1.5 to 2.5 times faster at low load in reports", letters="PF")
     if lookup:
         fast = "2.8 times faster at 1 request/s" if workload == "summarization" else ""
         return _use("ok", f"{workload}: output repeats its input, as lookup needs", fast, "TPF")
     return _use(
-        "ok", f"{workload}: predictable text",
-        "if output repeats its input, n-gram lookup needs no memory and no prefill", "TPF",
+        "ok",
+        f"{workload}: predictable text",
+        "if output repeats its input, n-gram lookup needs no memory and no prefill",
+        "TPF",
         "compare with --method ngram",
-    )  # fmt: skip
+    )
 
 
 def _concurrency(method: str, plan: ServerPlan, requests: int, is_code: bool) -> Finding:
     if requests >= 16:
         return _use(
-            "doubt", f"{requests} requests at once: worth it was 2 to 8 for chat, 1 to 2 for code",
-            "at 16 there was no difference, with speculation switched off from 16 on [T]", "T",
+            "doubt",
+            f"{requests} requests at once: worth it was 2 to 8 for chat, 1 to 2 for code",
+            "at 16 there was no difference, with speculation switched off from 16 on [T]",
+            "T",
             _high_load_remedy(method, plan),
-        )  # fmt: skip
+        )
     if requests > 8:
         text = f"{requests} requests at once: worth it was 2 to 8 for chat"
         return _use("note", text, letters="T", remedy=_COMPARE)

@@ -42,9 +42,14 @@ _FLAGS = {
 }
 _NAMES = {flag: name for name, flags in _FLAGS.items() for flag in flags}
 _METHODS = {
-    "none": None, "draft-simple": "draft_model", "draft-eagle3": "eagle3", "draft-mtp": "mtp",
-    "draft-mtp-adaptive": "mtp", "draft-dflash": "dflash", "draft-dspark": "dspark",
-}  # fmt: skip
+    "none": None,
+    "draft-simple": "draft_model",
+    "draft-eagle3": "eagle3",
+    "draft-mtp": "mtp",
+    "draft-mtp-adaptive": "mtp",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dspark",
+}
 _SUCCESSORS = {"old_most": "--spec-draft-n-max", "old_least": "--spec-draft-n-min"}
 _ALL_LAYERS = 99
 
@@ -141,32 +146,44 @@ def _findings(given: Mapping[str, str], methods: Sequence[str]) -> Iterator[Find
     for old, successor in _SUCCESSORS.items():
         if old in given:
             yield Finding(
-                "k", "note",
+                "k",
+                "note",
                 f"{_FLAGS[old][-1]} is the name in older builds; now it is {successor}",
-                "new builds refuse the old name", LLAMA,
+                "new builds refuse the old name",
+                LLAMA,
                 f"with a new build write {successor} {given[old]}",
-            )  # fmt: skip
+            )
     if "draft_model" in methods and "most" not in given and "old_most" not in given:
         yield Finding(
-            "k", "note", "the number of draft tokens is not given",
-            "the default is 16 at most in older builds, 3 in new ones", LLAMA,
+            "k",
+            "note",
+            "the number of draft tokens is not given",
+            "the default is 16 at most in older builds, 3 in new ones",
+            LLAMA,
             "give --spec-draft-n-max (--draft-max in older builds)",
-        )  # fmt: skip
+        )
     if "draft_model" in methods and "type" not in given:
         yield Finding(
-            "method", "note",
+            "method",
+            "note",
             "new builds of llama-server need --spec-type draft-simple too",
-            "without it they do not speculate; older builds need only the draft", LLAMA,
+            "without it they do not speculate; older builds need only the draft",
+            LLAMA,
             "look for the draft in the log after the start",
-        )  # fmt: skip
+        )
     if "synthetic" in given:
         yield Finding(
-            "method", "wrong", "--spec-synth-len and --spec-synth-rates are for benchmarks only",
-            "drafts are accepted at random", LLAMA, "leave them out",
-        )  # fmt: skip
+            "method",
+            "wrong",
+            "--spec-synth-len and --spec-synth-rates are for benchmarks only",
+            "drafts are accepted at random",
+            LLAMA,
+            "leave them out",
+        )
     if len(methods) > 1:
         yield Finding(
-            "method", "note",
+            "method",
+            "note",
             f"several methods: {', '.join(methods)}; this advice is for the first",
             source=LLAMA,
-        )  # fmt: skip
+        )

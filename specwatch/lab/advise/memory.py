@@ -197,35 +197,50 @@ def _weight_findings(memory: Memory, source: str) -> Iterator[Finding]:
     )
     if not memory.kv_without:
         yield _shortage(
-            memory, short - draft,
-            "the target alone does not fit: no memory is left for any KV cache", use,
-            source, "quantize the target, or use more or larger GPUs",
-        )  # fmt: skip
+            memory,
+            short - draft,
+            "the target alone does not fit: no memory is left for any KV cache",
+            use,
+            source,
+            "quantize the target, or use more or larger GPUs",
+        )
         return
     if memory.kv_with == 0:
         yield _shortage(
-            memory, short, "with the draft no memory is left for any KV cache", use, source,
+            memory,
+            short,
+            "with the draft no memory is left for any KV cache",
+            use,
+            source,
             "quantize the target first, take a smaller draft, or one without weights (n-gram)",
-        )  # fmt: skip
+        )
     elif (target + draft) / total >= FULL:
         yield Finding(
-            "memory", "wrong",
+            "memory",
+            "wrong",
             f"weights take {(target + draft) / total:.0%} of each GPU: do not start it",
-            "at 95 % too little is left for useful contexts", reported("F"),
+            "at 95 % too little is left for useful contexts",
+            reported("F"),
             "quantize the target, or take a smaller draft",
-        )  # fmt: skip
+        )
     if target / total > TIGHT:
         yield Finding(
-            "memory", "doubt", f"the target's weights take {target / total:.0%} of each GPU",
+            "memory",
+            "doubt",
+            f"the target's weights take {target / total:.0%} of each GPU",
             "above 70 % a draft takes memory that contexts and batches need under load",
-            reported("F"), "test it under real load first, quantize the target, or add a GPU",
-        )  # fmt: skip
+            reported("F"),
+            "test it under real load first, quantize the target, or add a GPU",
+        )
     if draft / total > MOST_DRAFT:
         yield Finding(
-            "memory", "doubt", f"the draft's weights take {draft / total:.0%} of each GPU",
-            "a draft should take at most 15 % of the memory", reported("F"),
+            "memory",
+            "doubt",
+            f"the draft's weights take {draft / total:.0%} of each GPU",
+            "a draft should take at most 15 % of the memory",
+            reported("F"),
             "quantize the draft, which hardly hurts its acceptance, or take a smaller one",
-        )  # fmt: skip
+        )
     elif draft:
         text = f"the draft's weights take {draft / total:.1%} of each GPU"
         yield Finding("memory", "ok", text, "the rule is at most 15 %", reported("F"))
@@ -256,10 +271,13 @@ def _request_findings(
     if requests == 0:
         tokens = memory.tokens_with if draft_known else memory.tokens_without
         yield _shortage(
-            memory, request_bytes - left, f"not one request of {length} fits beside the weights",
+            memory,
+            request_bytes - left,
+            f"not one request of {length} fits beside the weights",
             f"there is KV cache for {figures.number(tokens)} tokens, {gigabytes(left)} on each GPU",
-            _COMPUTED, "lower --max-model-len, quantize, or use --kv-cache-dtype fp8",
-        )  # fmt: skip
+            _COMPUTED,
+            "lower --max-model-len, quantize, or use --kv-cache-dtype fp8",
+        )
         return
     text = (
         f"{figures.counted(requests, 'request')} of {length} {'fits' if requests == 1 else 'fit'}"
@@ -278,11 +296,14 @@ def _request_findings(
         yield Finding("memory", "ok", f"{text}, {concurrency} are wanted", reason, _COMPUTED)
     else:
         yield Finding(
-            "memory", "doubt", f"{text}, and {concurrency} are wanted",
-            f"{reason}: the others wait, or are preempted and recomputed", _COMPUTED,
+            "memory",
+            "doubt",
+            f"{text}, and {concurrency} are wanted",
+            f"{reason}: the others wait, or are preempted and recomputed",
+            _COMPUTED,
             "shorten --max-model-len if real contexts are shorter, use --kv-cache-dtype fp8, or "
             + ("leave the draft off" if without >= concurrency else "add memory"),
-        )  # fmt: skip
+        )
 
 
 def gigabytes(size: float) -> str:

@@ -23,21 +23,31 @@ _VOCABULARIES = re.compile(
     r"tokenizer\.json|tekken\.json|tiktoken\.model|vocab\.json|vocab\.txt"
     r"|tokenizer\.model(\.v\d\w*)?|[\w.-]+\.tiktoken"
 )
-_TOKENIZER_SETTINGS = frozenset({
-    "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt",
-    "special_tokens_map.json", "tokenizer_config.json",
-})  # fmt: skip
+_TOKENIZER_SETTINGS = frozenset(
+    {
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer_config.json",
+    }
+)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _DOWNLOAD = "download it first (hf download ORGANISATION/NAME), specwatch fetches nothing"
 _MISTRAL_KEYS = {
-    "dim": "hidden_size", "hidden_dim": "intermediate_size", "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads", "n_layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "hidden_dim": "intermediate_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "n_layers": "num_hidden_layers",
     "tied_embeddings": "tie_word_embeddings",
-}  # fmt: skip
+}
 _MISTRAL_EXPERTS = {
-    "num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok",
+    "num_experts": "num_local_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
     "expert_hidden_dim": "moe_intermediate_size",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

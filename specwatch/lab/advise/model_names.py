@@ -21,19 +21,53 @@ _PLAIN = re.compile(rf"{_NUMBER}([KMBT])(?:-A{_NUMBER}([MB]))?", re.IGNORECASE)
 _MIXTRAL_ACTIVE = 2
 """Experts that a token uses in Mixtral, whose names have the form 8x7B."""
 _FORMATS = (
-    ("bf16|fp?16", "bf16"), (r"I?Q\d_(?:[01]|K_[SML]|K|X{1,2}S|NL|[SM])", None),
-    ("w4a16", "w4a16"), ("w8a8", "w8a8"), ("w8a16", "int8"), ("nvfp4|fp4", "nvfp4"),
-    ("mxfp4|gpt-oss-[0-9]+b", "mxfp4"), ("mxfp8", "mxfp8"), ("fp8(?:-dynamic)?", "fp8"),
-    ("gptq-?int8|gptq-8-?bit", "gptq-int8"), ("awq", "awq"), ("gptq", "gptq"),
-    ("bnb-4-?bit", "bnb-int4"), ("bnb-8-?bit", "bnb-int8"),
-    ("int4|4-?bits?", "int4"), ("int8|8-?bits?", "int8"),
-)  # fmt: skip
+    ("bf16|fp?16", "bf16"),
+    (r"I?Q\d_(?:[01]|K_[SML]|K|X{1,2}S|NL|[SM])", None),
+    ("w4a16", "w4a16"),
+    ("w8a8", "w8a8"),
+    ("w8a16", "int8"),
+    ("nvfp4|fp4", "nvfp4"),
+    ("mxfp4|gpt-oss-[0-9]+b", "mxfp4"),
+    ("mxfp8", "mxfp8"),
+    ("fp8(?:-dynamic)?", "fp8"),
+    ("gptq-?int8|gptq-8-?bit", "gptq-int8"),
+    ("awq", "awq"),
+    ("gptq", "gptq"),
+    ("bnb-4-?bit", "bnb-int4"),
+    ("bnb-8-?bit", "bnb-int8"),
+    ("int4|4-?bits?", "int4"),
+    ("int8|8-?bits?", "int8"),
+)
 """Formats in names, the more specific first; None means the text itself, a name of llama.cpp."""
 _FAMILIES = (
-    "codellama", "tinyllama", "llama", "qwen", "mixtral", "mistral", "ministral", "gemma",
-    "deepseek", "phi", "granite", "falcon", "olmo", "smollm", "glm", "kimi", "gpt-oss", "mimo",
-    "exaone", "command", "nemotron", "starcoder", "yi", "internlm", "opt", "pythia", "bloom",
-)  # fmt: skip
+    "codellama",
+    "tinyllama",
+    "llama",
+    "qwen",
+    "mixtral",
+    "mistral",
+    "ministral",
+    "gemma",
+    "deepseek",
+    "phi",
+    "granite",
+    "falcon",
+    "olmo",
+    "smollm",
+    "glm",
+    "kimi",
+    "gpt-oss",
+    "mimo",
+    "exaone",
+    "command",
+    "nemotron",
+    "starcoder",
+    "yi",
+    "internlm",
+    "opt",
+    "pythia",
+    "bloom",
+)
 
 
 @dataclass(frozen=True, slots=True)

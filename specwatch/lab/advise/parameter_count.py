@@ -10,13 +10,45 @@ from dataclasses import dataclass
 
 from specwatch.lab.advise.architecture import Architecture, is_eagle3
 
-_GATED = frozenset({
-    "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe",
-    "gpt_oss", "granite", "kimi_k2", "llama", "minimax_m2", "ministral", "ministral3", "mistral",
-    "mistral3", "mixtral", "olmo2", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe",
-    "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
-})  # fmt: skip
+_GATED = frozenset(
+    {
+        "deepseek_v2",
+        "deepseek_v3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt_oss",
+        "granite",
+        "kimi_k2",
+        "llama",
+        "minimax_m2",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "mistral3",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen3",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_vl_moe_text",
+        "qwen3_vl_text",
+        "seed_oss",
+        "smollm3",
+    }
+)
 """Model types whose MLP has three matrices."""
 _UNGATED = frozenset({"gpt2", "opt", "starcoder2"})
 """Model types whose MLP has two matrices."""
@@ -48,9 +80,11 @@ def count_parameters(model: Architecture) -> Parameters | None:
         return _head_parameters(model)
     if model.model_type not in _GATED | _UNGATED:
         return None
-    embedding = model.vocabulary * (
-        _width(model, "word_embed_proj_dim") or model.hidden_size
-    ) * (1 if model.tied else 2)  # fmt: skip
+    embedding = (
+        model.vocabulary
+        * (_width(model, "word_embed_proj_dim") or model.hidden_size)
+        * (1 if model.tied else 2)
+    )
     total, active, routed = embedding, embedding, 0
     for index, layer in enumerate(model.layers):
         attention = _linear_attention(model) if layer.kind == "linear" else _attention(model)

@@ -164,10 +164,11 @@ def k_findings(
     if plan.k is not None and plan.k > MOST_DRAFTED:
         digits = f"{plan.k!s:.12}{'...' if len(str(plan.k)) > 12 else ''}"
         yield Finding(
-            "k", "wrong",
+            "k",
+            "wrong",
             f"k = {digits} is far too large: this advice is for {MOST_DRAFTED:,}",
             remedy=f"start with {COMMON_K}, and measure with specwatch calibrate",
-        )  # fmt: skip
+        )
     # Heads and layers for prediction have a fixed number.
     elif plan.k is not None and (
         method not in ("suffix", "medusa", "mtp") or (method == "mtp" and k > _MOST_USUAL)
@@ -181,25 +182,31 @@ def k_findings(
         yield _break_even(k, cost)
     else:
         yield Finding(
-            "k", "note", "a step whose lookup finds nothing drafts nothing, and gains nothing",
-            "the speedups expected are those of the steps that draft", "arithmetic",
+            "k",
+            "note",
+            "a step whose lookup finds nothing drafts nothing, and gains nothing",
+            "the speedups expected are those of the steps that draft",
+            "arithmetic",
             "specwatch shows the share of steps that draft in your traffic",
-        )  # fmt: skip
+        )
     typical = next((item for item in expected if item.acceptance == _TYPICAL), None)
     if typical is None or typical.best_k is None or typical.best_speedup is None:
         return
     # Reports advise against more than 7, for reasons that this model does not include.
-    if typical.best_speedup > 1 and typical.best_k <= max(k, _MOST_USUAL) and (
-        typical.best_speedup / typical.speedup > _WORTH_A_LOOK
-    ):  # fmt: skip
+    if (
+        typical.best_speedup > 1
+        and typical.best_k <= max(k, _MOST_USUAL)
+        and (typical.best_speedup / typical.speedup > _WORTH_A_LOOK)
+    ):
         yield Finding(
-            "k", "note",
+            "k",
+            "note",
             f"at acceptance {_TYPICAL} k = {typical.best_k} is expected to be best:"
             f" {typical.best_speedup:.2f}x, against {typical.speedup:.2f}x with k = {k}",
             "if every position is accepted equally often",
             f"an assumed cost; {_PAPER}" if cost.assumed else _PAPER,
             f"compare k = {typical.best_k}: specwatch bench compare",
-        )  # fmt: skip
+        )
 
 
 def _k_range(k: int, *, at_most: bool) -> tuple[Level, str, str]:
@@ -233,8 +240,10 @@ def _break_even(k: int, cost: DraftCost) -> Finding:
     level: Level = "doubt" if worth > 0.9 else "note" if worth > _TYPICAL else "ok"
     reach = f"{worth:.0%}" if worth < 1 else "out of reach"
     return Finding(
-        "k", level,
+        "k",
+        level,
         f"{text}: break-even at {even:.0%} acceptance, worth it ({WORTH_IT}x) at {reach}",
-        reason, f"{source}; {WORTH_IT}x: reported [P]",
+        reason,
+        f"{source}; {WORTH_IT}x: reported [P]",
         "" if level == "ok" else "take a smaller draft, or fewer draft tokens",
-    )  # fmt: skip
+    )

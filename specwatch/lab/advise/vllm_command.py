@@ -73,13 +73,14 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
         lost = sorted(set(given.whole) - set(given.dotted))
         findings.append(
             Finding(
-                "method", "doubt" if lost else "note",
+                "method",
+                "doubt" if lost else "note",
                 f"keys such as {_CONFIG}.{next(iter(given.dotted))} replace the whole {_CONFIG}",
                 f"ignored: {', '.join(lost)}" if lost else "the keys repeat all of it",
                 "vLLM 0.32, its FlexibleArgumentParser",
                 f"write one {_CONFIG} with all keys in it",
             )
-        )  # fmt: skip
+        )
     if given.old:
         findings.extend(_old_flags(options))
     return given.config, findings
@@ -88,22 +89,27 @@ def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Findin
 def _old_flags(options: Sequence[Option]) -> Iterator[Finding]:
     names = sorted({option.flag.name for option in options if option.flag and option.flag.is_old})
     yield Finding(
-        "method", "doubt", f"only vLLM up to 0.8.2 has {', '.join(names)}",
+        "method",
+        "doubt",
+        f"only vLLM up to 0.8.2 has {', '.join(names)}",
         "they were removed with the V0 engine: vLLM from 0.8.3 on does not start with them",
         "vLLM 0.8.3, its command line",
         f"write {_CONFIG} '{{...}}'; this advice treats them as its keys",
-    )  # fmt: skip
+    )
     for option in options:
         if option.is_of("--spec-decoding-acceptance-method") and option.value not in (
-            None, "rejection_sampler",
-        ):  # fmt: skip
+            None,
+            "rejection_sampler",
+        ):
             yield Finding(
-                "method", "doubt",
+                "method",
+                "doubt",
                 f"the acceptance method {option.value} changes the output of the model",
                 "it accepts tokens that are only likely, which trades quality for speed; rejection"
                 " sampling keeps the distribution",
-                "reported [T]", "leave the flag out: rejection_sampler is the default",
-            )  # fmt: skip
+                "reported [T]",
+                "leave the flag out: rejection_sampler is the default",
+            )
 
 
 _Value = TypeVar("_Value")
@@ -168,12 +174,18 @@ def with_own_speculation(plan: ServerPlan, config: Mapping[str, Any], where: str
         first = proposals[0] if isinstance(proposals, list) and proposals else None
         k = whole_number(first.get("speculative_tokens") if isinstance(first, Mapping) else None)
     finding = Finding(
-        "method", "note",
+        "method",
+        "note",
         f"the model has its own speculation: {name} is served, with it as a draft",
-        "vLLM ignores the flags for method and model", f"{where}: speculators_config",
-    )  # fmt: skip
+        "vLLM ignores the flags for method and model",
+        f"{where}: speculators_config",
+    )
     return replace(
-        plan, target=name, draft=plan.target, method=_SPECULATORS.get(method, method), k=k,
+        plan,
+        target=name,
+        draft=plan.target,
+        method=_SPECULATORS.get(method, method),
+        k=k,
         speculation={**plan.speculation, "num_speculative_tokens": k},
         findings=(*plan.findings, finding),
-    )  # fmt: skip
+    )

@@ -22,16 +22,34 @@ MOST_TOKENS = 4_000_000
 Format = Literal["tokenizer.json", "sentencepiece", "gguf", "list"]
 _ROLES = ("bos", "eos", "unk", "pad")
 _TEKKEN_SPECIAL = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
-)  # fmt: skip
+)
 """Special tokens of files before version 11, which do not list them; names of mistral-common."""
 _GGUF_ROLES = {
-    "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id",
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "unk": "unknown_token_id",
     "pad": "padding_token_id",
-}  # fmt: skip
+}
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _BYTE_LETTERS = {
     byte: 256 + number for number, byte in enumerate(sorted(set(range(256)) - _PRINTABLE))
@@ -106,10 +124,14 @@ def _tokenizer_json(files: TokenizerFiles) -> Vocabulary:
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokens = {number: text for text, number in tokenizer.get_vocab().items()}
     return _with_settings(
-        files, "tokenizer.json", tokens, added, form="tokenizer.json",
+        files,
+        "tokenizer.json",
+        tokens,
+        added,
+        form="tokenizer.json",
         encode=lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
-    )  # fmt: skip
+    )
 
 
 def _sentencepiece(files: TokenizerFiles, name: str) -> Vocabulary:
@@ -131,9 +153,15 @@ def _sentencepiece(files: TokenizerFiles, name: str) -> Vocabulary:
         if processor.is_control(number) or processor.is_unknown(number)
     }
     return _with_settings(
-        files, name, {number: processor.id_to_piece(number) for number in ids}, added, special,
-        form="sentencepiece", encode=processor.encode, decode=processor.decode,
-    )  # fmt: skip
+        files,
+        name,
+        {number: processor.id_to_piece(number) for number in ids},
+        added,
+        special,
+        form="sentencepiece",
+        encode=processor.encode,
+        decode=processor.decode,
+    )
 
 
 def _tekken(files: TokenizerFiles) -> Vocabulary:
@@ -191,9 +219,9 @@ def _gguf(keys: Mapping[str, Any], where: str) -> Vocabulary:
         where=where,
         tokens=tokens,
         size=len(rows),
-        added=None if kinds is None else frozenset(
-            text for text, kind in zip(rows, kinds, strict=True) if kind in cut_out
-        ),
+        added=None
+        if kinds is None
+        else frozenset(text for text, kind in zip(rows, kinds, strict=True) if kind in cut_out),
         special={
             role: tokens[number]
             for role, key in _GGUF_ROLES.items()
@@ -206,7 +234,7 @@ def _gguf(keys: Mapping[str, Any], where: str) -> Vocabulary:
         },
         chat_template=template.rstrip("\n") if isinstance(template, str) else None,
         format="gguf",
-    )  # fmt: skip
+    )
 
 
 def _with_settings(

@@ -88,25 +88,29 @@ def compare_vocabularies(
             reason += "; the tokens are the same, one of the two has more padding"
         findings.append(
             Finding(
-                "tokenizer", level,
+                "tokenizer",
+                level,
                 f"the sizes of the vocabularies differ: target {target_size:,}, draft"
                 f" {draft_size:,}",
-                reason, f"vocab_size of both; {_VLLM if server == 'vllm' else _LLAMA}", remedy,
+                reason,
+                f"vocab_size of both; {_VLLM if server == 'vllm' else _LLAMA}",
+                remedy,
             )
-        )  # fmt: skip
+        )
     for side, vocabulary, rows in (("target", target, target_size), ("draft", draft, draft_size)):
         if vocabulary is not None and rows is not None and vocabulary.size > rows:
             first = min((number for number in vocabulary.tokens if number >= rows), default=rows)
             findings.append(
                 Finding(
-                    "tokenizer", "doubt",
+                    "tokenizer",
+                    "doubt",
                     f"the {side}'s tokenizer has ids up to {vocabulary.size - 1:,}, its embedding"
                     f" {rows:,} rows: id {first} is {quoted(vocabulary.tokens.get(first))}",
                     "such a token in a prompt is an error, or reads another row",
                     f"{vocabulary.where}; vocab_size in config.json",
                     "check that weights and tokenizer are of the same version",
                 )
-            )  # fmt: skip
+            )
     return findings
 
 
@@ -118,13 +122,14 @@ def quoted(token: str | None) -> str:
 def _missing(target: Vocabulary | None, draft: Vocabulary | None) -> Finding:
     sides = [side for side, it in (("target", target), ("draft", draft)) if it is None]
     return Finding(
-        "tokenizer", "doubt",
+        "tokenizer",
+        "doubt",
         "it is not known whether target and draft have the same tokenizer:"
         f" {' and '.join(sides)} {'has' if len(sides) == 1 else 'have'} no tokenizer files",
         _SILENT.replace("is another token", "may be another token"),
         next((it.where for it in (target, draft) if it is not None), ""),
         f"put tokenizer.json of the {' and of the '.join(sides)} beside config.json",
-    )  # fmt: skip
+    )
 
 
 def _compare(
@@ -145,12 +150,14 @@ def _compare(
             differing &= vocabulary.tokens.keys()
             findings.append(
                 Finding(
-                    "tokenizer", "doubt",
+                    "tokenizer",
+                    "doubt",
                     f"the special tokens are not known from {vocabulary.where}",
-                    "they are defined in code; the other tokens were compared", vocabulary.where,
+                    "they are defined in code; the other tokens were compared",
+                    vocabulary.where,
                     "put a tokenizer.json of the same model beside it",
                 )
-            )  # fmt: skip
+            )
     if differing and heterogeneous:
         findings.append(_shared_tokens(ours, theirs, source))
     elif differing:
@@ -217,12 +224,14 @@ def _different_tokens(
     elif set(target.tokens.values()) == set(draft.tokens.values()):
         meaning = f"the same tokens have other ids; {_SILENT}"
     return Finding(
-        "tokenizer", level,
+        "tokenizer",
+        level,
         f"{len(differing):,} of {most:,} tokens {verb} at id {first}: target"
         f" {quoted(target.tokens.get(first))}, draft {quoted(draft.tokens.get(first))}",
         f"{meaning}; {noticed}",
-        f"{target.where} and {draft.where}; {_VLLM if server == 'vllm' else _LLAMA}", remedy,
-    )  # fmt: skip
+        f"{target.where} and {draft.where}; {_VLLM if server == 'vllm' else _LLAMA}",
+        remedy,
+    )
 
 
 def _only_added_differ(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> bool:
@@ -243,14 +252,15 @@ def _shared_tokens(ours: dict[int, str], theirs: dict[int, str], source: str) ->
     )
     both = len(target & draft)
     return Finding(
-        "tokenizer", "doubt" if both >= _LEAST_SHARED else "wrong",
+        "tokenizer",
+        "doubt" if both >= _LEAST_SHARED else "wrong",
         f"target and draft share {both:,} tokens: {both / max(len(draft), 1):.0%} of the draft's,"
         f" {both / max(len(target), 1):.0%} of the target's",
         "with use_heterogeneous_vocab the draft proposes only these, reads the others as unknown,"
         " and drafts greedily",
         f"{source}; vLLM 0.32, vllm/v1/spec_decode/vocab_mapping.py",
         "measure its acceptance, or choose a draft with the target's tokenizer",
-    )  # fmt: skip
+    )
 
 
 def _prompt_ends(target: Vocabulary, draft: Vocabulary, source: str) -> Iterator[Finding]:
@@ -264,10 +274,13 @@ def _prompt_ends(target: Vocabulary, draft: Vocabulary, source: str) -> Iterator
             quoted(token) if added else "none" for added, token in zip(adds, tokens, strict=True)
         ]
         yield Finding(
-            "tokenizer", "wrong",
+            "tokenizer",
+            "wrong",
             f"the {role} token put around a prompt differs: target {put[0]}, draft {put[1]}",
-            _SERVES_ON, f"{source}; {_LLAMA}", "convert both models again, or choose another draft",
-        )  # fmt: skip
+            _SERVES_ON,
+            f"{source}; {_LLAMA}",
+            "convert both models again, or choose another draft",
+        )
 
 
 def _special_tokens(target: Vocabulary, draft: Vocabulary, source: str) -> Iterator[Finding]:

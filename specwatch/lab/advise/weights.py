@@ -18,17 +18,51 @@ INDEX = "model.safetensors.index.json"
 _MOST_INDEX = 64 * 1024 * 1024
 _FLOATS = ("F16", "BF16", "F32")
 """Types that a server converts to its own dtype."""
-_ONE_WEIGHT = frozenset({
-    "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "F4",
-})  # fmt: skip
+_ONE_WEIGHT = frozenset(
+    {
+        "F64",
+        "F32",
+        "F16",
+        "BF16",
+        "F8_E4M3",
+        "F8_E5M2",
+        "F8_E4M3FNUZ",
+        "F8_E5M2FNUZ",
+        "I8",
+        "F4",
+    }
+)
 """Types with one weight in each element."""
-_NO_WEIGHTS = frozenset({
-    "absmax", "g_idx", "inv_freq", "k_scale", "nested_absmax", "nested_quant_map", "q_scale",
-    "quant_map", "qzeros", "scales", "SCB", "v_scale", "weight_g_idx", "weight_scale",
-    "weight_scale_2", "weight_scale_inv", "weight_shape", "weight_zero_point",
-    "weight_global_scale", "input_scale", "input_global_scale", "input_zero_point",
-    "output_scale", "prob_output_scale", "weight_packed_scale", "weight_format",
-})  # fmt: skip
+_NO_WEIGHTS = frozenset(
+    {
+        "absmax",
+        "g_idx",
+        "inv_freq",
+        "k_scale",
+        "nested_absmax",
+        "nested_quant_map",
+        "q_scale",
+        "quant_map",
+        "qzeros",
+        "scales",
+        "SCB",
+        "v_scale",
+        "weight_g_idx",
+        "weight_scale",
+        "weight_scale_2",
+        "weight_scale_inv",
+        "weight_shape",
+        "weight_zero_point",
+        "weight_global_scale",
+        "input_scale",
+        "input_global_scale",
+        "input_zero_point",
+        "output_scale",
+        "prob_output_scale",
+        "weight_packed_scale",
+        "weight_format",
+    }
+)
 """Last parts of the names of tensors of quantization that are not weights."""
 _INDEX_TYPES = frozenset({"I64", "U64", "BOOL", "I16", "U16", "F8_E8M0"})
 """Types of maps, masks and block scales."""

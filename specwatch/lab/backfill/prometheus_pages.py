@@ -32,9 +32,19 @@ PRESENCE = tuple(
 )
 """The gauges of running requests of all engines."""
 _OWN = frozenset(
-    {"__name__", "engine", "model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank",
-     "moe_ep_rank", "priority", "pid"}
-)  # fmt: skip
+    {
+        "__name__",
+        "engine",
+        "model_name",
+        "engine_type",
+        "tp_rank",
+        "pp_rank",
+        "dp_rank",
+        "moe_ep_rank",
+        "priority",
+        "pid",
+    }
+)
 """Labels of those gauges that the engine sets."""
 _PLAIN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 

@@ -178,9 +178,16 @@ class Backfill:
             kept += max(len(filling.present.of_hour(hour)) - minutes, 0)
             self.progress(source.target, hour, minutes)
         return Filled(
-            source.target, source.instance, hours, written, kept, skipped,
-            filling.until, queries, filling.held_by,
-        )  # fmt: skip
+            source.target,
+            source.instance,
+            hours,
+            written,
+            kept,
+            skipped,
+            filling.until,
+            queries,
+            filling.held_by,
+        )
 
 
 def retried(write: Callable[[], Result], sleep: Callable[[float], None]) -> Result:

@@ -30,9 +30,9 @@ _EXPECTED = (
     'expected JSON lines or a JSON array of objects with "prompt", "messages", "conversations"'
     ' (ShareGPT) or "turns"'
 )
-_WORDS = sorted({
-    word for prompt in PROMPTS for word in prompt.split() if word.isalpha() and len(word) < 9
-})  # fmt: skip
+_WORDS = sorted(
+    {word for prompt in PROMPTS for word in prompt.split() if word.isalpha() and len(word) < 9}
+)
 
 
 def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...]:

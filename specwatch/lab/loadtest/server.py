@@ -51,9 +51,13 @@ class Server:
         finally:
             self._page.close()
         self.engine: MeasuredModel = engine_of(
-            samples, info.version, info.models, drafting=info.drafting, model=model,
+            samples,
+            info.version,
+            info.models,
+            drafting=info.drafting,
+            model=model,
             where=f"{where}: {target.url}",
-        )  # fmt: skip
+        )
         self.longest = info.longest.get(self.engine.model_name)
         """Context length of the model, in tokens; None if the engine does not report it."""
         self.counted = counted_of(samples, self.engine)

@@ -83,20 +83,38 @@ _OWN = by_spelling(
         " ".join(
             name.removeprefix("--")
             for name in (
-                *_SETTINGS, *_TRAFFIC, "--simulated-acceptance-scale", "--simulated-step-time",
-                "--simulated-draft-cost", "--simulated-free-tokens",
+                *_SETTINGS,
+                *_TRAFFIC,
+                "--simulated-acceptance-scale",
+                "--simulated-step-time",
+                "--simulated-draft-cost",
+                "--simulated-free-tokens",
             )
             if name.startswith("--simulated-")
         ),
     ),
     *flags_of("0", "simulated-multiprocess"),
-)  # fmt: skip
+)
 _USED = {
-    *_SETTINGS, *_OWN, "--model", "--served-model-name", "--api-server-count",
-    "--speculative-config", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-model",
-    "--num-speculative-tokens", "--enable-per-request-metrics", "--enable-force-include-usage",
-    "--middleware", "--scheduler-cls", "--api-key", "--override-generation-config", "--config",
-}  # fmt: skip
+    *_SETTINGS,
+    *_OWN,
+    "--model",
+    "--served-model-name",
+    "--api-server-count",
+    "--speculative-config",
+    "--spec-method",
+    "--spec-model",
+    "--spec-tokens",
+    "--speculative-model",
+    "--num-speculative-tokens",
+    "--enable-per-request-metrics",
+    "--enable-force-include-usage",
+    "--middleware",
+    "--scheduler-cls",
+    "--api-key",
+    "--override-generation-config",
+    "--config",
+}
 """Flags that make a difference here."""
 
 
@@ -243,8 +261,11 @@ def _speculation(flags: Arguments) -> SimulatedSpeculation | None:
         ) from None
     try:
         return SimulatedSpeculation(
-            int(k), str(method), None if model is None else str(model), schedule,
+            int(k),
+            str(method),
+            None if model is None else str(model),
+            schedule,
             adaptive=config.get(ADAPTIVE) in (True, "true"),
-        )  # fmt: skip
+        )
     except ValueError:
         raise ConfigError(f"num_speculative_tokens is {k!r}: expected a whole number") from None

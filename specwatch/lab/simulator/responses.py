@@ -12,10 +12,38 @@ from specwatch.lab.simulator.sequence import SimulatedSequence
 
 FINGERPRINT = "vllm-0.32.0-simulated"
 _WORDS = (
-    "the", "of", "and", "a", "draft", "model", "token", "server", "step", "target", "batch",
-    "cache", "answer", "question", "river", "stone", "light", "number", "for", "with", "is", "in",
-    "returns", "value", "list", "café", "naïve", "語", "\n", ",", ".",
-)  # fmt: skip
+    "the",
+    "of",
+    "and",
+    "a",
+    "draft",
+    "model",
+    "token",
+    "server",
+    "step",
+    "target",
+    "batch",
+    "cache",
+    "answer",
+    "question",
+    "river",
+    "stone",
+    "light",
+    "number",
+    "for",
+    "with",
+    "is",
+    "in",
+    "returns",
+    "value",
+    "list",
+    "café",
+    "naïve",
+    "語",
+    "\n",
+    ",",
+    ".",
+)
 
 
 def token_text(key: str, position: int) -> str:
@@ -151,8 +179,13 @@ class SimulatedResponse:
             if finish_reason is not None:
                 choice["stop_reason"] = None
         else:
-            choice |= {"text": text, "logprobs": None, "finish_reason": finish_reason,
-                       "stop_reason": None, "prompt_token_ids": None}  # fmt: skip
+            choice |= {
+                "text": text,
+                "logprobs": None,
+                "finish_reason": finish_reason,
+                "stop_reason": None,
+                "prompt_token_ids": None,
+            }
         if self.signed:
             choice["token_ids"] = None
         body = {**self._head(chunk=True), "choices": [choice]}
@@ -205,15 +238,24 @@ class SimulatedResponse:
 
     def _choice(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index}
-        ending = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": None,
-                  "token_ids": None}  # fmt: skip
+        ending = {
+            "logprobs": None,
+            "finish_reason": finish_reason,
+            "stop_reason": None,
+            "token_ids": None,
+        }
         if not self.chat:
             ending |= {"prompt_logprobs": None, "prompt_token_ids": None}
             return choice | {"text": text} | ending | {"routed_experts": None}
         message = {
-            "role": "assistant", "content": text, "refusal": None, "annotations": None,
-            "audio": None, "function_call": None, "reasoning": None,
-        }  # fmt: skip
+            "role": "assistant",
+            "content": text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
         return choice | {"message": message} | ending | {"routed_experts": None}
 
     def _head(self, chunk: bool) -> dict[str, Any]:

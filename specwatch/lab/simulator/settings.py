@@ -143,8 +143,9 @@ class SimulatedSettings:
             raise ConfigError(f"vLLM {self.engine_version} has no --{flag}-metrics: leave it out")
         if self.engine_version != NEWEST and self.speculation:
             for key, given in (
-                (SCHEDULE, self.speculation.schedule), (ADAPTIVE, self.speculation.adaptive)
-            ):  # fmt: skip
+                (SCHEDULE, self.speculation.schedule),
+                (ADAPTIVE, self.speculation.adaptive),
+            ):
                 if given:
                     raise ConfigError(f"vLLM {self.engine_version} has no {key}: leave it out")
         if self.record != "none" and self.speculation is None:

@@ -6,6 +6,16 @@ from specwatch.report.charts.speedups import forest, speedup_by_concurrency, spe
 from specwatch.report.charts.time_series import acceptance, latency, load, speedup_over_time
 
 __all__ = [
-    "STYLE", "acceptance", "forest", "has_fonts", "histogram", "latency", "load", "png",
-    "sparkline", "speedup_by_concurrency", "speedup_by_load", "speedup_over_time",
-]  # fmt: skip
+    "STYLE",
+    "acceptance",
+    "forest",
+    "has_fonts",
+    "histogram",
+    "latency",
+    "load",
+    "png",
+    "sparkline",
+    "speedup_by_concurrency",
+    "speedup_by_load",
+    "speedup_over_time",
+]

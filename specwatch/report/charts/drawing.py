@@ -44,24 +44,26 @@ INK = len(LIGHT) - 1
 """The place of the colour that is about that of the text."""
 GREY = INK - 1
 
-STYLE = "\n".join([
-    ".chart, .sparkline { display: block; max-width: 100%; height: auto; }",
-    "@media screen and (prefers-color-scheme: dark) {",
-    ".c-ink { fill: #c6ced8; }",
-    ".c-grid { stroke: #333c47; }",
-    ".c-axis { stroke: #8b96a3; }",
-    ".c-ground { fill: #15191e; }",
-    ".c-halo { stroke: #15191e; }",
-    *(f".s{i} {{ stroke: {ink}; }} .f{i} {{ fill: {ink}; }}" for i, ink in enumerate(DARK)),
-    "}",
-    # Lines and areas keep the colours that tell them apart.
-    "@media (forced-colors: active) {",
-    f".c-ink, .f{INK} {{ fill: CanvasText; }}",
-    f".c-axis, .s{INK} {{ stroke: CanvasText; }}",
-    ".c-ground { fill: Canvas; }",
-    ".c-halo { stroke: Canvas; }",
-    "}",
-])  # fmt: skip
+STYLE = "\n".join(
+    [
+        ".chart, .sparkline { display: block; max-width: 100%; height: auto; }",
+        "@media screen and (prefers-color-scheme: dark) {",
+        ".c-ink { fill: #c6ced8; }",
+        ".c-grid { stroke: #333c47; }",
+        ".c-axis { stroke: #8b96a3; }",
+        ".c-ground { fill: #15191e; }",
+        ".c-halo { stroke: #15191e; }",
+        *(f".s{i} {{ stroke: {ink}; }} .f{i} {{ fill: {ink}; }}" for i, ink in enumerate(DARK)),
+        "}",
+        # Lines and areas keep the colours that tell them apart.
+        "@media (forced-colors: active) {",
+        f".c-ink, .f{INK} {{ fill: CanvasText; }}",
+        f".c-axis, .s{INK} {{ stroke: CanvasText; }}",
+        ".c-ground { fill: Canvas; }",
+        ".c-halo { stroke: Canvas; }",
+        "}",
+    ]
+)
 """Rules for a page that has charts."""
 
 WIDTH = 400
@@ -74,9 +76,25 @@ LINE = 19.0
 AXIS = {"class_": "c-axis", "stroke": "#6b7580"}
 _HOUR, _DAY = 3600, 86400
 _STEPS_OF_TIME = (
-    60, 120, 300, 600, 900, 1800, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR,
-    _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY, 91 * _DAY, 364 * _DAY,
-)  # fmt: skip
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    _HOUR,
+    2 * _HOUR,
+    3 * _HOUR,
+    6 * _HOUR,
+    12 * _HOUR,
+    _DAY,
+    2 * _DAY,
+    7 * _DAY,
+    14 * _DAY,
+    28 * _DAY,
+    91 * _DAY,
+    364 * _DAY,
+)
 _MONDAY = 4 * _DAY
 """The first Monday after the epoch: longer steps begin on one."""
 _LATEST = 250e9
@@ -114,9 +132,12 @@ def element(name: str, content: str | None = None, /, **attributes: object) -> s
 def words(text: str, x: float, y: float, anchor: str = "start", **attributes: object) -> str:
     """A text; ``anchor`` is ``start``, ``middle`` or ``end``."""
     defaults: dict[str, object] = {
-        "x": float(x), "y": float(y), "class_": "c-ink", "fill": "#414b57",
+        "x": float(x),
+        "y": float(y),
+        "class_": "c-ink",
+        "fill": "#414b57",
         "text_anchor": None if anchor == "start" else anchor,
-    }  # fmt: skip
+    }
     return element("text", escape(shown(text)), **{**defaults, **attributes})
 
 
@@ -158,10 +179,17 @@ def document(
         "desc", escape(description), id=f"{id_}-desc"
     )
     return element(
-        "svg", text + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
-        viewBox=f"0 0 {width} {height}", width="100%", role="img",
-        aria_labelledby=f"{id_}-title {id_}-desc", font_family=FONT, font_size=SIZE,
-    )  # fmt: skip
+        "svg",
+        text + "".join(content),
+        xmlns="http://www.w3.org/2000/svg",
+        class_="chart",
+        viewBox=f"0 0 {width} {height}",
+        width="100%",
+        role="img",
+        aria_labelledby=f"{id_}-title {id_}-desc",
+        font_family=FONT,
+        font_size=SIZE,
+    )
 
 
 def png(svg: str, width: int) -> bytes:
@@ -169,9 +197,12 @@ def png(svg: str, width: int) -> bytes:
     import resvg_py  # a daemon that sends nothing does not need it
 
     return resvg_py.svg_to_bytes(
-        svg_string=svg, background="#ffffff", width=width, font_family=_PICTURE_FONT,
+        svg_string=svg,
+        background="#ffffff",
+        width=width,
+        font_family=_PICTURE_FONT,
         sans_serif_family=_PICTURE_FONT,
-    )  # fmt: skip
+    )
 
 
 @functools.cache
@@ -326,10 +357,13 @@ class Ink:
     def drawn(self, pieces: Iterable[Sequence[Point]]) -> str:
         """The lines."""
         return lines(
-            pieces, **STROKES[self.colour], stroke_width=self.width,
-            stroke_dasharray=DASHES[self.dash], stroke_linejoin="round",
+            pieces,
+            **STROKES[self.colour],
+            stroke_width=self.width,
+            stroke_dasharray=DASHES[self.dash],
+            stroke_linejoin="round",
             stroke_opacity=self.opacity,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

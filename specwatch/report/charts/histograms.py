@@ -25,7 +25,7 @@ from specwatch.report.charts.drawing import (
     sentence,
     ticks,
     words,
-)  # fmt: skip
+)
 from specwatch.report.model import ReportSegment
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
@@ -135,7 +135,13 @@ def sparkline(
     if last is not None:
         drawn += dot(last, 2.4, **FILLS[0])
     return element(
-        "svg", element("title", escape(label)) + drawn, xmlns="http://www.w3.org/2000/svg",
-        class_="sparkline", viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}", width=_SPARK_WIDTH,
-        height=_SPARK_HEIGHT, role="img", aria_label=label,
-    )  # fmt: skip
+        "svg",
+        element("title", escape(label)) + drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        class_="sparkline",
+        viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}",
+        width=_SPARK_WIDTH,
+        height=_SPARK_HEIGHT,
+        role="img",
+        aria_label=label,
+    )

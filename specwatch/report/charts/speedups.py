@@ -35,7 +35,7 @@ from specwatch.report.charts.drawing import (
     text_width,
     ticks,
     words,
-)  # fmt: skip
+)
 from specwatch.report.estimates import Ratio
 from specwatch.report.model import ModelReport, ReportLoad
 from specwatch.wording.figures import finite
@@ -62,10 +62,11 @@ _EVEN, _WORTH_IT = Ink(INK, 1, 1.6), Ink(GREY, 2, 1.4)
 _WINS, _LOSES = Marker("wins", MEANING["good"]), Marker("loses", MEANING["bad"], _SQUARE)
 _UNSURE, _ASSUMED = Marker("unsure", GREY, _DIAMOND), Marker("assumed", GREY, "ring")
 _VERDICTS: dict[Verdict, Marker] = {
-    "ship": Marker("ship", MEANING["good"]), "unknown": Marker("unsure", GREY, "ring"),
+    "ship": Marker("ship", MEANING["good"]),
+    "unknown": Marker("unsure", GREY, "ring"),
     "not_worth_it": Marker("not worth it", MEANING["warn"], _DIAMOND),
     "do_not": Marker("do not", MEANING["bad"], _SQUARE),
-}  # fmt: skip
+}
 
 
 class _Point(NamedTuple):
@@ -276,11 +277,12 @@ def _chart(
     for x, label, colour in crossings:
         top, beside = down.at(1.0), x < WIDTH - _ROOM
         drawn += [
-            rule((x, top), (x, _BOTTOM), **STROKES[colour], stroke_width=1.4,
-                 stroke_dasharray="2 3"),
+            rule(
+                (x, top), (x, _BOTTOM), **STROKES[colour], stroke_width=1.4, stroke_dasharray="2 3"
+            ),
             dot((x, top), 3.0, **FILLS[colour]),
             words(label, x + (5 if beside else -5), _BOTTOM - 6, "start" if beside else "end"),
-        ]  # fmt: skip
+        ]
     free = [0.0] * len(points[0].labels)
     for point in points:
         drawn += _drawn(point, down)
@@ -313,16 +315,24 @@ def _drawn(point: _Point, down: Scale) -> Iterator[str]:
     if point.bounds is not None:
         low, top = (down.at(bound) for bound in point.bounds)
         for start, end in (
-            ((x, low), (x, top)), ((x - 5, low), (x + 5, low)), ((x - 5, top), (x + 5, top)),
-        ):  # fmt: skip
+            ((x, low), (x, top)),
+            ((x - 5, low), (x + 5, low)),
+            ((x - 5, top), (x + 5, top)),
+        ):
             yield rule(start, end, **STROKES[marker.colour], stroke_width=2)
     yield marker.drawn(x, y)
     # On the side that is not the line's, and readable where it lies on another line.
     below = point.value < 1
     yield words(
-        point.figure, x, low + SIZE + 4 if below else top - 7, "middle", stroke="#ffffff",
-        stroke_width=3, paint_order="stroke", class_="c-ink c-halo",
-    )  # fmt: skip
+        point.figure,
+        x,
+        low + SIZE + 4 if below else top - 7,
+        "middle",
+        stroke="#ffffff",
+        stroke_width=3,
+        paint_order="stroke",
+        class_="c-ink c-halo",
+    )
 
 
 def _bounds(speedup: Ratio | Estimate) -> tuple[float, float] | None:

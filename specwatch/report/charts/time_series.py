@@ -28,7 +28,7 @@ from specwatch.report.charts.drawing import (
     logarithmic_ticks,
     sentence,
     ticks,
-)  # fmt: skip
+)
 from specwatch.report.layout import Style
 from specwatch.report.model import AcceptancePoint, ReportIncident, ReportSegment, ReportSeries
 from specwatch.report.sections.answer import speedups_in_words
@@ -120,18 +120,31 @@ def speedup_over_time(
         begin, end = field.across.at(gap.start), field.across.at(gap.end)
         fill = FILLS[GREY]
         drawn.append(
-            element("rect", x=begin, y=TOP + 12, width=end - begin, height=_BOTTOM - TOP - 12,
-                    **fill, fill_opacity=_OFF.opacity)
-        )  # fmt: skip
+            element(
+                "rect",
+                x=begin,
+                y=TOP + 12,
+                width=end - begin,
+                height=_BOTTOM - TOP - 12,
+                **fill,
+                fill_opacity=_OFF.opacity,
+            )
+        )
     looks: dict[Ink, str] = {}
     for start, value in points:
         begin, end = (field.across.at(time) for time in (start, start + series.speedup_step))
         y, meaning = field.down.at(value), MEANING["good" if value >= 1 else "bad"]
         looks[Ink(meaning, 0, 9.0)] = "faster than off" if value >= 1 else "slower than off"
         drawn.append(
-            element("rect", x=begin + 0.3, y=min(y, even), width=max(end - begin - 0.6, 1.0),
-                    height=max(abs(y - even), 0.8), **FILLS[meaning])
-        )  # fmt: skip
+            element(
+                "rect",
+                x=begin + 0.3,
+                y=min(y, even),
+                width=max(end - begin - 0.6, 1.0),
+                height=max(abs(y - even), 0.8),
+                **FILLS[meaning],
+            )
+        )
     drawn.append(Ink(INK, 0, 1.4).drawn([[(LEFT, even), (WIDTH - RIGHT, even)]]))
     for incident in incidents:
         # In this order NaN gives way.
@@ -227,8 +240,9 @@ def _latencies(series: ReportSeries, metric: str) -> Iterator[_Line]:
         own = [point for point in series.latency if point.mode == mode]
         for quantile, ink in (("P50", Ink(colour, 0, 2.2)), ("P99", Ink(colour, 2, 1.4))):
             field = f"{metric}_{quantile.lower()}"
-            points = [(point.start + series.step / 2, _positive(getattr(point, field)))
-                      for point in own]  # fmt: skip
+            points = [
+                (point.start + series.step / 2, _positive(getattr(point, field))) for point in own
+            ]
             values = sorted(known(value for _, value in points))
             if not values:
                 continue

@@ -10,9 +10,18 @@ from specwatch.report.sections.operation import changes, guard, health, objectiv
 from specwatch.report.sections.segments import latencies, segments
 
 _SECTIONS = (
-    answer, segments, latencies, loads, choices, live_experiment, experiments,
-    objectives, guard, changes, health,
-)  # fmt: skip
+    answer,
+    segments,
+    latencies,
+    loads,
+    choices,
+    live_experiment,
+    experiments,
+    objectives,
+    guard,
+    changes,
+    health,
+)
 _QUIET = (answer, live_experiment, experiments, guard, changes, health)
 
 

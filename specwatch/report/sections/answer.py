@@ -19,7 +19,7 @@ from specwatch.report.layout import (
     Style,
     Table,
     table,
-)  # fmt: skip
+)
 from specwatch.report.model import ModelReport, Outcome, Report, ReportSeries
 from specwatch.wording import figures
 from specwatch.wording.figures import finite, moment

@@ -15,11 +15,25 @@ __all__ = ["bare_machine", "database", "run"]
 def test_a_tap_separates_concurrent_temperatures(run: Run, database: str) -> None:
     with server() as off, server(speculates=True, middleware=("specwatch_tap.Tap",)) as tapped:
         done = run(
-            "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
-            "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,
-            "--max-tokens", "40",
-            "--duration", "1500ms",
-        )  # fmt: skip
+            "calibrate",
+            "--off",
+            off.url,
+            "--on",
+            tapped.url,
+            "--concurrency",
+            2,
+            "--json",
+            "--temperature",
+            "0,1.2",
+            "--dry-run",
+            "--database",
+            database,
+            *QUICK,
+            "--max-tokens",
+            "40",
+            "--duration",
+            "1500ms",
+        )
         truth = [tapped.engine.true_speedup(temperature, 2) for temperature in (0.0, 1.2)]
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)

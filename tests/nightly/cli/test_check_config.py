@@ -31,8 +31,9 @@ def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None
     )
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTS, "check-config", "--config", file],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert (ran.returncode, ran.stderr) == (1, "")
     assert "webhook webhook: FAILED: nothing listens" in ran.stdout
     late = [line for line in ran.stdout.splitlines() if line.startswith("IMPORTED")]

@@ -22,8 +22,10 @@ def test_a_process_that_is_interrupted_keeps_what_was_measured(database: str) ->
         words = ("bench", "--target", running.url, "--concurrency", "2", "--database", database)
         process = subprocess.Popen(
             [sys.executable, "-m", "specwatch", *words, *QUICK, "--duration", "20s"],
-            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             wait_for(lambda: len(running.engine.log) >= 50)
             process.send_signal(signal.SIGINT)

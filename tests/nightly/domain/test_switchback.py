@@ -14,11 +14,18 @@ from tests.worlds.switchback import WORLDS, Simulation, World, coverage
 @pytest.mark.parametrize(
     ("world", "value"),
     [
-        ("quiet", 1.3), ("tenfold within minutes", 1.0), ("noise of 30 %", 0.8),
-        ("heavy tails", 1.3), ("carry-over of 4 s", 0.8), ("speedup by load", 1.3),
-        ("speedup drifts", 1.0), ("bursts", 0.8), ("open loop", 0.8), ("everything", 1.3),
+        ("quiet", 1.3),
+        ("tenfold within minutes", 1.0),
+        ("noise of 30 %", 0.8),
+        ("heavy tails", 1.3),
+        ("carry-over of 4 s", 0.8),
+        ("speedup by load", 1.3),
+        ("speedup drifts", 1.0),
+        ("bursts", 0.8),
+        ("open loop", 0.8),
+        ("everything", 1.3),
     ],
-)  # fmt: skip
+)
 def test_95_of_100_intervals_hold_the_truth_after_every_episode(world, value):
     speedups = {"usual": 1.0, "other": value}
     held = coverage(Simulation(WORLDS[world], speedups, 60, seed=4, drops=False), 40)

@@ -60,8 +60,10 @@ def test_several_processes_make_the_report_of_one(
             open_store(database, now=UNTIL).roll_up(history.T0 + 15 * 3600)
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, lent, str(SINCE), str(UNTIL)],
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert (done.returncode, done.stderr) == (0, "")
     by_two = msgspec.json.decode(done.stdout, type=Report)
     assert [target.target for target in by_two.targets] == TARGETS

@@ -52,10 +52,19 @@ def test_four_daemons_can_start_at_once_on_an_empty_database(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     store = open_store(empty_url)
     assert store.info().rows == {
-        "runs": 5, "series": 8, "contexts": 1, "layouts": 1, "minute_counts": 160, "hour_counts": 8,
+        "runs": 5,
+        "series": 8,
+        "contexts": 1,
+        "layouts": 1,
+        "minute_counts": 160,
+        "hour_counts": 8,
         "cursors": 4,
-        "baselines": 0, "verdicts": 0, "guards": 0, "guard_steps": 0,
+        "baselines": 0,
+        "verdicts": 0,
+        "guards": 0,
+        "guard_steps": 0,
         "experiments": 0,
-        "members": 0, "watched_targets": 0,
-    }  # fmt: skip
+        "members": 0,
+        "watched_targets": 0,
+    }
     assert len(read(store)) == 100

@@ -191,10 +191,14 @@ def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(RESPONSE)],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     try:
         for worker in workers:
             assert worker.stdout is not None

@@ -32,8 +32,11 @@ def test_a_deploy_brings_another_number_of_draft_tokens() -> None:
 
 def test_truths() -> None:
     for name, speedup, margin in (
-        ("helps", 1.4, 0.05), ("hurts", 0.75, 0.05), ("even", 1.0, 0.01), ("barely", 1.02, 0.01),
-    ):  # fmt: skip
+        ("helps", 1.4, 0.05),
+        ("hurts", 0.75, 0.05),
+        ("even", 1.0, 0.01),
+        ("barely", 1.02, 0.01),
+    ):
         assert WORLDS[name](1).truth(ZERO) == pytest.approx(speedup, abs=margin)
     world = WORLDS["drop"](1)
     world.page(ZERO)
