@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -79,6 +80,11 @@ def machine(postgres: PostgresServer, tmp_path: Path) -> Iterator[SystemdMachine
         machine.down()
 
 
+def restarts(server: Guarded) -> int:
+    """How often systemd has started it after the first time."""
+    return server.starts() - 1
+
+
 def test_a_unit_is_restarted_once_for_each_order(
     machine: SystemdMachine, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -107,7 +113,7 @@ def test_a_unit_is_restarted_once_for_each_order(
                 guard="chat",
                 point=point,
                 how=how,
-                effects=lambda server=server: server.starts() - 1,
+                effects=partial(restarts, server),
                 around=machine.seen_from_here(),
             )
             cases.append(stack.enter_context(case))
