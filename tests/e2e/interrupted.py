@@ -79,9 +79,10 @@ class Interrupted:
         how: signal.Signals,
         effects: Callable[[], int],
         around: tuple[str, ...] = (),
+        child: Sequence[str] = (),
     ) -> None:
         """``guard`` is its name; ``effects`` says how often the server was changed; the daemons run
-        in the namespaces that ``around`` enters."""
+        in the namespaces that ``around`` enters. The first one supervises a ``child``."""
         folder.mkdir()
         self.label = f"{how.name} {point} the call, {database.partition(':')[0]}"
         self.point = point
@@ -97,12 +98,12 @@ class Interrupted:
         self._book = GuardBook(self._store)
         (folder / "inject").mkdir()
         (folder / "inject/sitecustomize.py").write_text(_POINTS.format(lease=LEASE_SECONDS))
-        self.first = self._daemon("one", point)
+        self.first = self._daemon("one", point, child)
         self.second = self._daemon("two", "")
 
-    def _daemon(self, name: str, point: str) -> DaemonProcess:
+    def _daemon(self, name: str, point: str, child: Sequence[str] = ()) -> DaemonProcess:
         made = DaemonProcess.configured(
-            self._folder / name, self._database, {"daemon": name, **self._config}
+            self._folder / name, self._database, {"daemon": name, **self._config}, child
         )
         made.environment = {
             "PYTHONPATH": f"{self._folder / 'inject'}:{CHECKOUT}",

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -81,9 +81,13 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id, of the program itself, where something else entered its namespaces."""
         assert self._process is not None, "not started"
-        return self._process.pid
+        first = self._process.pid
+        if not self.around:
+            return first
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return int(children[0]) if children else first
 
     @property
     def running(self) -> bool:
@@ -107,10 +111,14 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
         os.kill(self.pid, number)
+        if self._process is not None and self.around and number is signal.SIGCONT:
+            self._process.send_signal(number)  # what entered stops and goes on with the program
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         if self._process is not None:
+            if self.running:
+                os.kill(self.pid, signal.SIGKILL)
             self._process.kill()
             self._process.wait(60)
 
@@ -158,18 +166,23 @@ class Specwatch(Process):
 class DaemonProcess(Specwatch, DaemonApi):
     """``specwatch run`` with these arguments, on a free port, logging JSON."""
 
-    def __init__(self, log: Path, database: str, *arguments: str) -> None:
+    def __init__(
+        self, log: Path, database: str, *arguments: str, child: Sequence[str] = ()
+    ) -> None:
+        """``child`` is the command of a vLLM that it supervises."""
         self.database = database
         own = ["--database", database, "--listen", "127.0.0.1:0", "--log-format", "json"]
-        super().__init__(log, "run", *arguments, *own)
+        super().__init__(log, "run", *arguments, *own, *(["--", *child] if child else []))
 
     @classmethod
-    def configured(cls, folder: Path, database: str, config: Mapping[str, Any]) -> Self:
+    def configured(
+        cls, folder: Path, database: str, config: Mapping[str, Any], child: Sequence[str] = ()
+    ) -> Self:
         """A daemon with a configuration file in its own folder."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "specwatch.yml"
         file.write_text(json.dumps(config, indent=2))  # JSON is YAML
-        return cls(folder / "log", database, "--config", str(file))
+        return cls(folder / "log", database, "--config", str(file), child=child)
 
     def events(self) -> list[dict[str, Any]]:
         """The events in the log of this life."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -16,14 +17,17 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.domain.model import Mode
+from specwatch.guard.state import Phase
 from tests.e2e.conftest import unavailable
 from tests.e2e.guarded import Guarded
-from tests.e2e.interrupted import POINTS, Interrupted, require_one_effect
+from tests.e2e.interrupted import LEASE_SECONDS, POINTS, Interrupted, require_one_effect
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS
 from tests.e2e.waiting import eventually
 from tests.lab import systemd_machine as machines
 from tests.lab.systemd_machine import SystemdMachine
+from tests.lab.vllm_server import free_port
 from tests.postgres import PostgresServer
 from tests.switched_server import SwitchedServer
 
@@ -33,11 +37,12 @@ _VLLM = f"""\
 shift
 exec {sys.executable} -m specwatch simulate "$@"
 """
+_SPECULATING = ("--speculative-config", '{"model": "draft", "num_speculative_tokens": 4}')
 _UNIT = """\
 [Service]
 Environment=PYTHONPATH={checkout} HOME=/root
 ExecStart=/opt/lab/vllm serve tiny --host 127.0.0.1 --port {port} \\
-    --speculative-config '{{"model": "draft", "num_speculative_tokens": 4}}'
+    {flag} '{value}'
 """
 
 
@@ -91,7 +96,8 @@ def test_a_unit_is_restarted_once_for_each_order(
     machine.write_file("/opt/lab/vllm", _VLLM, mode=0o755)
     servers = [Guarded(machine, f"vllm-{number}") for number in range(len(CASES))]
     for server in servers:
-        text = _UNIT.format(checkout=CHECKOUT, port=server.port)
+        flag, value = _SPECULATING
+        text = _UNIT.format(checkout=CHECKOUT, port=server.port, flag=flag, value=value)
         machine.write_file(f"{UNITS}/{server.unit}", text)
     machine.shell(f"systemctl daemon-reload; systemctl start {' '.join(s.unit for s in servers)}")
     for server in servers:
@@ -114,7 +120,58 @@ def test_a_unit_is_restarted_once_for_each_order(
                 point=point,
                 how=how,
                 effects=partial(restarts, server),
-                around=machine.seen_from_here(),
+                around=machine.entering(),
             )
             cases.append(stack.enter_context(case))
         require_one_effect(cases)
+
+
+def test_a_child_is_restarted_once_for_each_order(tmp_path: Path) -> None:
+    """Its daemon is stopped for longer than its lease lasts. Nobody else can restart its child."""
+    vllm = tmp_path / "vllm"
+    vllm.write_text(_VLLM)
+    vllm.chmod(0o755)
+    with ExitStack() as stack:
+        cases = []
+        for point in POINTS:
+            port = free_port()
+            target = {
+                "name": "chat",
+                "url": f"http://127.0.0.1:{port}",
+                "interval": "1s",
+                "service": {"kind": "supervised"},
+            }
+            serve = [str(vllm), "serve", "tiny", "--host", "127.0.0.1", "--port", str(port)]
+            case = Interrupted(
+                tmp_path / point,
+                f"sqlite:///{tmp_path}/{point}.db",
+                {"targets": [target]},
+                guard="chat",
+                point=point,
+                how=signal.SIGSTOP,
+                effects=lambda: 0,
+                child=[*serve, *_SPECULATING],
+            )
+            cases.append(stack.enter_context(case))
+        for case in cases:
+            case.first.start()
+        for case in cases:
+            case.order(Mode.OFF)
+        for case in cases:
+            case.wait_point()
+            case.stop()
+        time.sleep(1.5 * LEASE_SECONDS)
+        for case in cases:
+            case.go_on()
+        for case in cases:
+            case.wait_phase(Phase.DISABLED)
+            assert modes_started(case) == ["on", "off"], case.label
+            case.order(Mode.ON)
+        for case in cases:
+            case.wait_phase(Phase.OBSERVING)
+            assert modes_started(case) == ["on", "off", "on"], case.label
+
+
+def modes_started(case: Interrupted) -> list[str]:
+    """The modes in which the first daemon has started its child, one after another."""
+    return [event["mode"] for event in case.first.events() if event["event"] == "vllm_started"]

@@ -92,13 +92,12 @@ class SystemdMachine:
         """Run a script with ``sh -e`` inside; returns what it wrote to stdout."""
         return self.run("sh", "-ec", script).stdout
 
-    def seen_from_here(self) -> tuple[str, ...]:
-        """The beginning of a command that runs among our processes, and sees the machine's files
-        and its systemd."""
+    def entering(self) -> tuple[str, ...]:
+        """The beginning of a command that runs in the machine as a child of this process."""
         done = subprocess.run(
             [SCRIPT, "leader", self.root], check=True, timeout=30, capture_output=True, text=True
         )
-        return ("nsenter", "-t", done.stdout.strip(), "-m", "--")
+        return ("nsenter", "-t", done.stdout.strip(), "-m", "-p", "--")
 
     def show(self, name: str, unit: str) -> str:
         """A property of a unit."""

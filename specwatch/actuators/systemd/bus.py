@@ -24,6 +24,12 @@ _SYSTEM_BUS = "/run/dbus/system_bus_socket"
 _MANAGER = DBusAddress(
     "/org/freedesktop/systemd1", "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
 )
+_JOB_REMOVED = MatchRule(
+    type="signal",
+    interface=_MANAGER.interface,
+    member="JobRemoved",
+    path=_MANAGER.object_path,
+)
 _ANSWER_SECONDS = 30.0
 _RELOAD_SECONDS = 90.0
 _POLL_SECONDS = 0.2
@@ -61,15 +67,8 @@ class SystemdBus:
         The result is ``waiting`` if the job takes longer than ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
-        self._call(_MANAGER, "Subscribe")
-        rule = MatchRule(
-            type="signal",
-            interface=_MANAGER.interface,
-            member="JobRemoved",
-            path=_MANAGER.object_path,
-        )
-        self._ask(message_bus.AddMatch(rule))
-        with self._connected().filter(rule, bufsize=1000) as removed_jobs:
+        self._subscribe()
+        with self._connected().filter(_JOB_REMOVED, bufsize=1000) as removed_jobs:
             (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
             try:
                 while True:
@@ -98,6 +97,14 @@ class SystemdBus:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _subscribe(self) -> None:
+        """Have systemd send its signals, for which it may be asked once on a connection."""
+        connection = self._connected()
+        if not connection.subscribed:
+            self._ask(message_bus.AddMatch(_JOB_REMOVED))
+            self._call(_MANAGER, "Subscribe")
+            connection.subscribed = True
 
     def _properties(self, path: str, interface: str) -> dict[str, Any]:
         address = DBusAddress(path, _MANAGER.bus_name, interface)
@@ -154,6 +161,7 @@ class _Connection(DBusConnection):  # type: ignore[misc]
     """A connection to a bus on which no call waits without a limit, not even for the greeting."""
 
     def __init__(self, address: str) -> None:
+        self.subscribed = False
         sock = prep_socket(address, timeout=_ANSWER_SECONDS)
         sock.settimeout(_ANSWER_SECONDS)
         try:
