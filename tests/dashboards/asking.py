@@ -15,7 +15,7 @@ from tests.dashboards.board import Board, Query
 from tests.dashboards.prometheus import PrometheusApi, Series
 
 _LABEL_VALUES = re.compile(r"label_values\(\s*(?:(?P<selector>.+),\s*)?(?P<label>\w+)\s*\)", re.S)
-_NAMED = re.compile(r"\$([a-zA-Z_]\w*)")
+_NAMED = re.compile(r"\$(?:\{([a-zA-Z_]\w*):regex\}|([a-zA-Z_]\w*))")
 _SPECIAL = re.compile(r"([\\^$*+?.()|\[\]{}])")
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 """Seconds that Grafana rounds an interval to, of which it has more."""
@@ -74,9 +74,10 @@ def substituted(text: str, values: Mapping[str, str]) -> str:
     """The text with values in place of names; :class:`UnknownVariable` for any other name."""
 
     def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise UnknownVariable(f"${match[1]} in {text}")
-        return values[match[1]]
+        name = match[1] or match[2]
+        if name not in values:
+            raise UnknownVariable(f"${name} in {text}")
+        return _SPECIAL.sub(r"\\\\\1", values[name]) if match[1] else values[name]
 
     return _NAMED.sub(value, text)
 

@@ -29,5 +29,6 @@ def test_a_rate_spans_four_scrapes_at_least() -> None:
 
 def test_names_are_replaced_and_an_unknown_one_is_an_error() -> None:
     assert substituted('x{m="$model_name"}', {"model_name": "a"}) == 'x{m="a"}'
+    assert substituted('x{m=~"${of:regex}|all"}', {"of": "a.b"}) == r'x{m=~"a\\.b|all"}'
     with pytest.raises(UnknownVariable, match="targte"):
         substituted("x{t='$targte'}", {})

@@ -7,22 +7,22 @@ import re
 import pytest
 
 from specwatch.generate.dashboards.build import (
+    DIMENSION,
     FLEET,
     GUARD,
     OVERVIEW,
     STOCK,
-    TEMPERATURE,
     Board,
 )
 from specwatch.generate.dashboards.queries import (
     accepted_lengths,
     in_order,
-    temperature_order,
+    value_order,
     worst_first,
 )
 from tests.generate.boards import Json, boards, queries, shown
 
-OURS = [OVERVIEW, TEMPERATURE, FLEET, GUARD]
+OURS = [OVERVIEW, DIMENSION, FLEET, GUARD]
 
 
 def expressions(board: Board) -> str:
@@ -101,7 +101,7 @@ def test_accepted_lengths_are_differences_of_positions() -> None:
 
 def test_each_row_of_the_fleet_leads_to_its_target_and_model() -> None:
     table = panel(FLEET, "Servers, the worst first")
-    for column, board in (("Target", OVERVIEW), ("Model", TEMPERATURE)):
+    for column, board in (("Target", OVERVIEW), ("Model", DIMENSION)):
         url = link_of(table, column)
         assert url.startswith(f"{board.url}?")
         assert 'var-target=${__data.fields["Target"]:percentencode}' in url
@@ -130,14 +130,14 @@ def test_temperatures_are_in_the_order_of_numbers() -> None:
     assert len(in_order({"{{value}}": "x{<< buckets >>}"})) == 2
     for query in ("x", {"{{rule}}": "x{<< lines >>}"}):
         assert in_order(query) == [query]
-    for place, expr, legend in queries(boards()[TEMPERATURE.uid]):
+    for place, expr, legend in queries(boards()[DIMENSION.uid]):
         if legend == "{{value}}":
             assert re.search(r'value(=|!~)"(0|all|0\|all)"', expr), place
 
 
 def test_the_table_of_buckets_is_in_the_order_of_numbers() -> None:
     """By what Prometheus makes of its replacements, the last of which to match counts."""
-    query = temperature_order("x")
+    query = value_order("x")
     steps = re.findall(r'"order", "([^"]*)", "value", "([^"]*)"', query)
     labels = ["0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "all"]
     keys = []
@@ -147,7 +147,7 @@ def test_the_table_of_buckets_is_in_the_order_of_numbers() -> None:
                 key = match.expand(order.replace("$", "\\"))
         keys.append(key)
     assert keys == sorted(keys)
-    steps_of_table = panel(TEMPERATURE, "Buckets in numbers")["transformations"]
+    steps_of_table = panel(DIMENSION, "Values in numbers")["transformations"]
     assert {"fields": {}, "sort": [{"field": "order", "desc": False}]} in [
         step["options"] for step in steps_of_table
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import promql_parser
 import pytest
 
-from specwatch.generate.dashboards.build import FLEET, GUARD, OVERVIEW, TEMPERATURE
+from specwatch.generate.dashboards.build import DIMENSION, FLEET, GUARD, OVERVIEW
 from tests.generate.boards import boards, queries
 from tests.generate.test_dashboard_queries import OF_PROMETHEUS, inside, labels_of, parsed
 
@@ -24,7 +24,7 @@ of the target."""
 ADDS = {"sum", "count", "avg"}
 
 
-@pytest.mark.parametrize("uid", [board.uid for board in (OVERVIEW, TEMPERATURE, FLEET, GUARD)])
+@pytest.mark.parametrize("uid", [board.uid for board in (OVERVIEW, DIMENSION, FLEET, GUARD)])
 def test_no_query_doubles_or_fails_where_two_daemons_watch_a_target(uid: str) -> None:
     """Each series is one for all daemons, or its legend says of which daemon it is."""
     for place, expr, legend in queries(boards()[uid]):

@@ -19,11 +19,10 @@ import specwatch
 from specwatch.generate.dashboards import of_database, provisioning
 from specwatch.generate.dashboards.build import (
     BOARDS,
+    DIMENSION,
     OVERVIEW,
     STOCK,
-    TEMPERATURE,
     Band,
-    Board,
     arrange,
 )
 from specwatch.generate.dashboards.panels import text
@@ -156,8 +155,8 @@ def test_variables_are_defined_used_and_escaped_as_they_must_be(uid: str) -> Non
 
 def is_escaped(expr: str, defined: Mapping[str, Json]) -> None:
     for name, (operator, value) in chosen(expr):
-        many = "~" in operator
-        assert defined[name]["multi"] is many, f"{operator}{value} in {expr}"
+        escaped = defined[name]["multi"] or f"${{{name}:regex}}" in value
+        assert escaped is ("~" in operator), f"{operator}{value} in {expr}"
 
 
 def asked(board: Json) -> dict[str, str]:
@@ -170,10 +169,12 @@ def asked(board: Json) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("board", [OVERVIEW, TEMPERATURE], ids=lambda board: board.uid)
-def test_buckets_to_choose_from_are_those_of_the_model(board: Board) -> None:
-    """Else there would be groups without data, of the buckets of other models."""
-    assert variables_in(asked(boards()[board.uid])["temperature"]) == {"target", "model_name"}
+def test_values_to_choose_from_are_those_of_the_model() -> None:
+    """Else there would be groups without data, of the values of other models."""
+    of_model = {"target", "model_name"}
+    assert variables_in(asked(boards()[OVERVIEW.uid])["temperature"]) == of_model
+    assert variables_in(asked(boards()[DIMENSION.uid])["dimension"]) == of_model
+    assert variables_in(asked(boards()[DIMENSION.uid])["value"]) == {*of_model, "dimension"}
 
 
 @BOARD

@@ -133,11 +133,11 @@ class Board(NamedTuple):
 
 
 OVERVIEW = Board("specwatch-overview", "Speculation overview")
-TEMPERATURE = Board("specwatch-temperature", "Speculation by temperature", of_one=True)
+DIMENSION = Board("specwatch-dimension", "Speculation by dimension", of_one=True)
 FLEET = Board("specwatch-fleet", "Speculation fleet")
 GUARD = Board("specwatch-guard", "Guard and specwatch itself")
 STOCK = Board("specwatch-stock", "Speculation without specwatch")
-BOARDS = (OVERVIEW, TEMPERATURE, FLEET, GUARD, STOCK)
+BOARDS = (OVERVIEW, DIMENSION, FLEET, GUARD, STOCK)
 _SAME_SOURCE = "${datasource:queryparam}"
 
 
@@ -333,12 +333,13 @@ def _data_source() -> dict[str, Any]:
 
 
 def _variable(
-    name: str, label: str, of: str, *, multi: bool = False, value_of: str = ""
+    name: str, label: str, of: str, *, multi: bool = False, value_of: str = "", first: str = ""
 ) -> dict[str, Any]:
     """A variable with the values of the label ``name``, or ``value_of``, in the series ``of``.
 
     One with a single value is used in queries as ``target="$target"``; one with many, as
-    ``target=~"$target"``: Grafana escapes only these for a regular expression.
+    ``target=~"$target"``: Grafana escapes only these for a regular expression. ``first`` is the
+    value that is chosen at first.
     """
     template = core.Template(
         name,
@@ -354,6 +355,8 @@ def _variable(
         allValue=".+" if multi else None,
         refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
     )
+    if first:
+        return variable_json(template, {"text": first, "value": first})
     return variable_json(template, _ALL_CHOSEN if multi else NOT_CHOSEN)
 
 

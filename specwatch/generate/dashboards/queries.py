@@ -92,21 +92,21 @@ def verdicts(selector: str) -> str:
     )
 
 
-def temperature_order(query: str) -> str:
-    """A query by temperature with a label ``order``, by which buckets sort as numbers do."""
+def value_order(query: str) -> str:
+    """A query by value with a label ``order``, by which temperature buckets sort as numbers do."""
     for pattern, order in (("(.*)", "3"), (">.*", "2"), ("[(](.*),.*", "1 $1"), ("0", "0")):
         query = f'label_replace({query}, "order", "{order}", "value", "{pattern}")'
     return query
 
 
 def in_order(query: Any) -> list[Any]:
-    """A query of one line for each temperature as three: Grafana keeps the order of queries, and
+    """A query of one line for each value as three: Grafana keeps the order of queries, and
     Prometheus would put ``(0,0.3]`` before ``0``."""
     if not isinstance(query, dict) or "{{value}}" not in query:
         return [query]
     (expr,) = query.values()
     return [
-        {"{{value}}": re.sub("<< (buckets|lines) >>", rf"<< \1 >>, {matcher}", expr)}
+        {"{{value}}": re.sub("<< (values|lines) >>", rf"<< \1 >>, {matcher}", expr)}
         for matcher in ('value="0"', 'value!~"0|all"', 'value="all"')
         if matcher != 'value="all"' or "<< lines >>" in expr
     ]
@@ -114,7 +114,7 @@ def in_order(query: Any) -> list[Any]:
 
 FUNCTIONS: Mapping[str, object] = {
     "guard_state": guard_state,
-    "temperature_order": temperature_order,
+    "value_order": value_order,
     "verdicts": verdicts,
     "highest": highest,
     "lowest": lowest,
