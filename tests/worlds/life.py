@@ -67,8 +67,13 @@ class Score:
     speedup_low: float = 0.0
     speedup_high: float = 0.0
     false_disables: int = 0
-    """While speculation truly helped, and for longer than it takes to verify."""
+    """Stretches without speculation while it truly helped, longer than verifying takes. They begin
+    with the order, or when speculation began to help; a stretch is judged by the truth of each
+    minute."""
     longest_false_disable_minutes: float = 0.0
+    false_disables_over_an_hour: int = 0
+    false_disable_minutes: float = 0.0
+    """All stretches together, short ones too."""
     short_false_disables: int = 0
     """Those that were put right within the time of verifying; explorations count too."""
     undone_disables: int = 0
@@ -121,11 +126,13 @@ def live(
 
 @dataclass
 class _Off:
-    """A stretch without speculation by the policy's order."""
+    """A stretch without speculation by the policy's order. Times are Unix seconds."""
 
     ordered: float
     truth: float
     up: float | None = None
+    helping_since: float | None = None
+    """Since when speculation would truly help, if it would."""
 
 
 class _Book:
@@ -168,7 +175,28 @@ class _Book:
             self._lost += step * max(truth - 1, 0.0)
             if self._off is not None and self._off.up is None:
                 self._off.up = now
+        if self._off is not None:
+            self._wrongly_off(self._off, now, truth)
         self._hurts(now, truth, on=bool(speculating), step=step)
+
+    def _wrongly_off(self, off: _Off, now: float, truth: float) -> None:
+        """Count a stretch that was wrong until now, once speculation would not help any more."""
+        if truth > 1 + MARGIN:
+            if off.helping_since is None:
+                off.helping_since = now
+            return
+        if off.helping_since is None:
+            return
+        begun = off.ordered if off.up is None else max(off.up, off.helping_since)
+        short = now - begun <= VERIFY + _SLACK
+        minutes = (now - off.helping_since) / 60
+        off.helping_since = None
+        score = self._score
+        score.false_disable_minutes += minutes
+        score.longest_false_disable_minutes = max(score.longest_false_disable_minutes, minutes)
+        score.false_disables_over_an_hour += minutes > 60
+        score.short_false_disables += short
+        score.false_disables += not short
 
     def _hurts(self, now: float, truth: float, *, on: bool, step: float) -> None:
         if truth >= 1 - MARGIN:
@@ -183,7 +211,7 @@ class _Book:
     def _switched(self, now: float, truth: float, speculation: bool) -> None:
         self._restarting = True
         if not speculation:
-            self._off = _Off(now, truth)
+            self._off = _Off(now, truth, helping_since=now if truth > 1 + MARGIN else None)
             if self._hurting_since is not None:
                 self._score.delays_s.append(now - self._hurting_since)
                 self._hurting_since = None
@@ -195,16 +223,10 @@ class _Book:
             self._off = None
 
     def _ended(self, off: _Off, now: float, truth: float) -> None:
+        self._wrongly_off(off, now, truth=1.0)
         lasted = now - (off.ordered if off.up is None else off.up)
-        short = lasted <= VERIFY + _SLACK
-        if off.truth > 1 + MARGIN:
-            minutes = (now - off.ordered) / 60
-            longest = self._score.longest_false_disable_minutes
-            self._score.longest_false_disable_minutes = max(longest, minutes)
-            self._score.short_false_disables += short
-            self._score.false_disables += not short
-        elif off.truth < 1 - MARGIN and truth < 1 - MARGIN and short:
-            self._score.undone_disables += 1
+        hurt = off.truth < 1 - MARGIN and truth < 1 - MARGIN
+        self._score.undone_disables += hurt and lasted <= VERIFY + _SLACK
 
     def score(self, policy: str, seed: int, server: Server, hours: float) -> Score:
         """What it comes to."""

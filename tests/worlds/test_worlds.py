@@ -74,6 +74,15 @@ def test_a_false_disable_that_never_ends_counts_too() -> None:
     assert scored(Stub((0, 1.5)), (1, False)).false_disables == 1
 
 
+def test_a_right_disable_is_wrong_from_when_speculation_helps() -> None:
+    """It is off from the first hour on; from the third to the fifth, and in the last, that loses."""
+    turns = Stub((0, 0.7), (3, 1.4), (5, 0.7), (9, 1.4))
+    score = scored(turns, (1, False))
+    assert (score.false_disables, score.false_disables_over_an_hour) == (2, 1)
+    assert score.longest_false_disable_minutes == pytest.approx(120)
+    assert score.false_disable_minutes == pytest.approx(180)
+
+
 def test_the_delay_is_from_the_drop_and_trials_have_none() -> None:
     drops = Stub((0, 1.4), (2, 0.7))
     score = scored(drops, (2.25, False), (5, True), (5.5, False))
