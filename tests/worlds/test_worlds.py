@@ -75,7 +75,7 @@ def test_a_false_disable_that_never_ends_counts_too() -> None:
 
 
 def test_a_right_disable_is_wrong_from_when_speculation_helps() -> None:
-    """It is off from the first hour on; from the third to the fifth, and in the last, that loses."""
+    """Off from the first hour on, which loses from the third to the fifth, and in the last."""
     turns = Stub((0, 0.7), (3, 1.4), (5, 0.7), (9, 1.4))
     score = scored(turns, (1, False))
     assert (score.false_disables, score.false_disables_over_an_hour) == (2, 1)
