@@ -143,4 +143,5 @@ class Asker:
             return Value(tuple(self.chosen[name]), several)
         if several:
             return Value(tuple(options), several, str(variable["allValue"]))
-        return Value(tuple(options[:1]), several)
+        first = variable["current"].get("value")
+        return Value((first,) if first in options else tuple(options[:1]), several)

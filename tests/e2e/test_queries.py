@@ -37,7 +37,7 @@ FILTERED = {NOTHING_DONE, NO_RESTART, NO_DAY_BEFORE}
 EMPTY: dict[tuple[str, str, str], str] = {
     **{
         (f"specwatch-{board}", name, ""): reason
-        for board in ("fleet", "guard", "overview", "temperature")
+        for board in ("dimension", "fleet", "guard", "overview")
         for name, reason in (("Guard actions", NOTHING_DONE), ("Engine restarts", NO_RESTART))
     },
     **{

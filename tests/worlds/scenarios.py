@@ -372,6 +372,86 @@ def loops(seed: int) -> World:
     return ServedWorld("loops", schedule, seed, coverage=lambda _: 1)
 
 
+def _cached(name: str, acceptance: float, hits_on: float, hits_off: float, seed: int) -> World:
+    """Long prompts that are mostly in the prefix cache, less so with speculation."""
+    costs = replace(COSTS, per_prefill_token=0.0003, draft_per_prefill_token=0.00003)
+    regime = _regime(
+        acceptance,
+        costs=costs,
+        rate=0.35,
+        prompt_tokens=6000.0,
+        prompt_spread=0.3,
+        hits_on=hits_on,
+        hits_off=hits_off,
+    )
+    return ServedWorld(name, constant(regime), seed)
+
+
+def cache_hurts(seed: int) -> World:
+    """Speculation lowers the hits of the prefix cache from 97 to 84 %: hurts (0.92), though tokens
+    come faster."""
+    return _cached("cache_hurts", 0.79, 0.84, 0.967, seed)
+
+
+def cache_loses(seed: int) -> World:
+    """Speculation lowers the hits of the prefix cache from 92 to 71 %: hurts (0.76)."""
+    return _cached("cache_loses", 0.785, 0.71, 0.92, seed)
+
+
+def cold_starts(seed: int) -> World:
+    """For 8 minutes after each start steps are slower, by 60 % at first: helps (1.40), then hurts
+    (0.78) for half a day, then helps again."""
+    costs = replace(COSTS, cold=1.6, warm_up=480.0)
+    good, bad = (_regime(acceptance, costs=costs) for acceptance in (0.971, 0.43))
+    return ServedWorld(
+        "cold_starts", _alternating(_hours(seed, (8, 14), (10, 16)), (good, bad)), seed
+    )
+
+
+def documents(seed: int) -> World:
+    """Short prompts help (1.8); for hours nine of ten are about long documents, whose drafts fail,
+    and it hurts (0.67)."""
+    chat, about = (
+        _regime(1.2, rate=0.3, documents=share, document_acceptance=0.25) for share in (0.0, 0.9)
+    )
+    return ServedWorld("documents", _alternating(_hours(seed, (5, 9), (4, 8)), (chat, about)), seed)
+
+
+def autoscaler(seed: int) -> World:
+    """Other replicas come and go every 20 minutes or so, and take load away: hurts
+    (0.84 to 0.94)."""
+    rng = random.Random(f"replicas {seed}")
+    parts = [
+        (round(rng.uniform(0.2, 0.6), 2), _regime(0.62, rate=rng.choice((0.2, 0.27, 0.4))))
+        for _ in range(int(LONGEST / 0.4))
+    ]
+    return ServedWorld("autoscaler", sequence(parts), seed)
+
+
+def slow_when_busy(seed: int) -> World:
+    """By day there is eight times the load, and the clocks of the hardware fall by a quarter, in
+    both modes: helps by night (1.39), hurts by day (0.91)."""
+    night, day = (
+        _regime(0.95, rate=rate, costs=replace(COSTS, factor=factor))
+        for rate, factor in ((0.1, 1.0), (0.8, 1.3))
+    )
+    return ServedWorld("slow_when_busy", cycle([(9, night), (10, day), (5, night)]), seed)
+
+
+def weekend(seed: int) -> World:
+    """From a busy Friday, which hurts (0.75), to a calm weekend, which helps (1.2)."""
+    busy, calm = (_regime(0.8, rate=rate) for rate in (0.9, 0.03))
+    week = [(10, busy), (14, calm)] * 4
+    return ServedWorld("weekend", cycle([(10, busy), (62, calm), *week]), seed)
+
+
+def faster_off(seed: int) -> World:
+    """After some hours the server becomes faster without speculation: 1.3, then 0.93."""
+    (hours,) = _hours(seed, (4, 8))[:1]
+    after = _regime(0.907, costs=replace(COSTS, factor_off=_FASTER_OFF))
+    return ServedWorld("faster_off", sequence([(hours, _regime(0.907)), (0, after)]), seed)
+
+
 WORLDS: dict[str, Callable[[int], World]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -414,6 +494,14 @@ WORLDS: dict[str, Callable[[int], World]] = {
         changing_clients,
         loops,
         hot_days,
+        cache_hurts,
+        cache_loses,
+        cold_starts,
+        documents,
+        autoscaler,
+        slow_when_busy,
+        weekend,
+        faster_off,
     )
 }
 """Every scenario by its name."""

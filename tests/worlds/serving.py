@@ -89,6 +89,10 @@ FIRST_TOKEN_TIMES = (
 LENGTHS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
+WARMER = 10.0
+"""Seconds for which the steps of a new process take equally long."""
+
+
 class Histogram:
     """Observations by upper bound, the last bucket being everything above."""
 
@@ -123,6 +127,7 @@ class Counts:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.prefix_queries = 0
+        self.prefix_hits = 0
         self.requests = {"stop": 0, "length": 0}
         self.steps_by_kept = np.zeros(k + 1, dtype=np.int64)
         """Drafts by how many of their tokens were kept."""
@@ -162,13 +167,14 @@ class Engine:
         self._random = np.random.default_rng(seed)
         self._draws = np.empty(0)
         self._next_draw = 0
-        self.time = start
+        self._start = self.time = start
         regime: Regime = conditions.at(start)[0]
         self.positions = regime.k if speculation else 0
         self.k = self.positions if regime.proposes else 0
         self.speculation = speculation
         machine: Machine = regime.machine
         self._machine = machine
+        self._hits = 0.0
         self.blocks = machine.blocks_on if speculation else machine.blocks_off
         self._free_blocks = self.blocks
         self.counts = Counts(self.k)
@@ -194,7 +200,7 @@ class Engine:
     @property
     def shown_running(self) -> int:
         """Running requests as vLLM's gauge has them: those of the last step that ended."""
-        return self.running - sum(request.left == request.prompt for request in self._prefilling)
+        return self.running - sum(not request.begun for request in self._prefilling)
 
     @property
     def cache_usage(self) -> float:
@@ -261,6 +267,11 @@ class Engine:
         self._costs = costs
         by_mode = costs.factor_on if self.speculation else costs.factor_off
         self._factor = noise * costs.factor * by_mode
+        self._hits = regime.traffic.hits_on if self.speculation else regime.traffic.hits_off
+        age = self.time - self._start
+        if age < costs.warm_up:
+            self._factor *= costs.cold + (1.0 - costs.cold) * age / costs.warm_up
+            self._changes = min(self._changes, self.time + WARMER)
 
     def _step(self, number: int, prompt_tokens: int = 0, starting: int = 0) -> float:
         """Seconds of a step: sequences that decode, prompt tokens, and of how many requests."""
@@ -301,8 +312,10 @@ class Engine:
                 break
             waiting.popleft()
             self._free_blocks -= blocks
-            request.blocks, request.left = blocks, request.prompt
+            hits = self._cached(request)
+            request.blocks, request.left = blocks, request.prompt - hits
             self.counts.prefix_queries += request.prompt
+            self.counts.prefix_hits += hits
             prefilling.append(request)
             chunk = min(request.left, budget - total)
             chunks.append((request, chunk))
@@ -310,6 +323,13 @@ class Engine:
         if chunks:
             self._flight = chunks
             self._flight_end = self.time + self._step(number, total, len(chunks))
+
+    def _cached(self, request: Request) -> int:
+        """Tokens of a prompt that are in the prefix cache, in whole blocks."""
+        if not self._hits:
+            return 0
+        filled = 1.0 - math.exp((self._start - self.time) / self._machine.filling)
+        return min(int(self._hits * filled * request.prompt), request.prompt - 1) // 16 * 16
 
     def _complete(self) -> None:
         """End the step under way."""
@@ -328,6 +348,7 @@ class Engine:
             while decoding and decoding[0][0] <= self._steps:
                 self._finish(heapq.heappop(decoding)[2])
         for request, chunk in chunks:
+            request.begun = True
             request.left -= chunk
             if not request.left:
                 self._prefilling.remove(request)

@@ -17,6 +17,7 @@ from tests.worlds.serving import Engine, Watcher
 from tests.worlds.traffic import (
     HOUR,
     Conditions,
+    Costs,
     Machine,
     OpenLoop,
     RandomPeriods,
@@ -248,6 +249,42 @@ def test_a_full_cache_makes_requests_wait() -> None:
     assert engine.running < 8
     assert len(engine.waiting) > 100
     assert engine.cache_usage > 0.3
+
+
+@pytest.mark.parametrize(("speculation", "share"), [(True, 0.71), (False, 0.92)])
+def test_the_prefix_cache_has_fewer_hits_with_speculation(speculation: bool, share: float) -> None:
+    regime = Regime(Traffic(rate=0.3, prompt_tokens=2000.0, hits_on=0.71, hits_off=0.92))
+    engine = engine_of(regime, speculation=speculation)
+    seen = []
+    for minute in (2, 240):
+        engine.advance(60.0 * minute)
+        seen.append(engine.counts.prefix_hits / engine.counts.prefix_queries)
+    assert seen[0] < 0.3 * share, "the cache of a new process is empty"
+    assert seen[1] == pytest.approx(share, abs=0.06)
+
+
+def test_the_steps_of_a_new_process_are_slower() -> None:
+    regime = Regime(Traffic(rate=0.3), Costs(cold=1.6, warm_up=480.0))
+    engine = engine_of(regime)
+    paces = []
+    for minute in (1, 2, 10, 20):
+        engine.advance(60.0 * minute)
+        paces.append((engine.counts.inter_token.sum, engine.counts.inter_token.count))
+    (cold, warm) = (
+        (after[0] - before[0]) / (after[1] - before[1]) for before, after in (paces[:2], paces[2:])
+    )
+    assert 1.3 < cold / warm < 1.7
+
+
+def test_drafts_of_requests_about_documents_fail() -> None:
+    source = OpenLoop(constant(Regime(Traffic(documents=0.5, document_acceptance=0.2))), 1)
+    requests = [source.take() for _ in range(400)]
+    short, long = (
+        [each.acceptance for each in requests if (each.prompt > 1000) is about]
+        for about in (False, True)
+    )
+    assert 150 < len(long) < 250
+    assert sum(long) / len(long) < 0.3 * sum(short) / len(short)
 
 
 def test_a_restart_begins_at_zero_in_the_other_mode() -> None:

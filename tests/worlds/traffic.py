@@ -35,6 +35,10 @@ class Costs:
     """Of both modes: throttling, neighbours."""
     factor_on: float = 1.0
     factor_off: float = 1.0
+    cold: float = 1.0
+    """Factor of the first step of a process, which falls evenly to 1 within ``warm_up``."""
+    warm_up: float = 0.0
+    """Seconds."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Machine:
     most_batched_tokens: int = 2048
     blocks_on: int = 6000
     blocks_off: int = 6600
+    filling: float = 600.0
+    """Seconds in which the prefix cache of a new process comes to 63 % of its hits."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,15 @@ class Traffic:
     """Share of requests that end at their limit of length."""
     looping: float = 0.0
     """Share of requests whose text repeats itself until it ends at a limit of 1500 tokens."""
+    hits_on: float = 0.0
+    """Share of the tokens of prompts that is in the prefix cache with speculation."""
+    hits_off: float = 0.0
+    """The same without: Eagle and MTP lower it."""
+    documents: float = 0.0
+    """Share of requests that are about a document, at the end of their prompts."""
+    document_tokens: float = 3000.0
+    document_acceptance: float = 0.5
+    """Factor on the acceptance of requests about documents."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +217,8 @@ class Request:
     # Progress.
     left: int = 0
     """Prompt tokens still to be computed."""
+    begun: bool = False
+    """Whether some of them have been."""
     blocks: int = 0
     first: float = 0.0
     """When its first token came."""
@@ -250,6 +267,9 @@ class OpenLoop:
         acceptance += rng.gauss(0.0, 0.04)
         prompt = _tokens(rng, traffic.prompt_tokens, traffic.prompt_spread)
         output = _tokens(rng, traffic.output_tokens, traffic.output_spread)
+        if traffic.documents and rng.random() < traffic.documents:
+            prompt += _tokens(rng, traffic.document_tokens, traffic.prompt_spread)
+            acceptance *= traffic.document_acceptance
         tapped = rng.random() < self._coverage(temperature)
         if self._pending:
             self.time = self._pending.pop()
