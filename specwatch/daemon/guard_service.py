@@ -201,8 +201,9 @@ class GuardService:
             if not guard.running.locked():
                 guard.take(entries[name])
             until = looked + entries[name].left if self._is_ours(name) else 0.0
-            before = earlier.get(name, entries[name]).process
-            guard.lease(until, after_dead=owner.is_gone(before))
+            before = earlier.get(name, entries[name])
+            kept = before.held_by(self._holder)
+            guard.lease(until, after_dead=not kept and owner.is_gone(before.process))
 
     def _is_ours(self, name: str) -> bool:
         entry = self._entries.get(name)

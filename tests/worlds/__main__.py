@@ -18,6 +18,8 @@ from functools import partial
 
 import structlog
 
+from specwatch.daemon import guard_service
+from specwatch.store import guard_records
 from tests.worlds.daemon import Specwatch
 from tests.worlds.life import Policy, Score, live
 from tests.worlds.policies import SIMPLE
@@ -113,6 +115,8 @@ def _tell(what: str, hours: float, printed: list[float], done: float) -> None:
 
 
 def _quiet() -> None:
+    # Leases last by the real clock, and a simulated minute takes some milliseconds.
+    guard_records.LEASE_SECONDS = guard_service._RENEW_SECONDS = 1e9
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
