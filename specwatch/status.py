@@ -106,6 +106,9 @@ class TargetStatus(Struct, frozen=True):
     """Failed scrapes by reason."""
     failure: Failure | None = None
     restarts: int = 0
+    from_files: bool = False
+    """Whether the last page did not say when its process started: its counters may be those of
+    earlier processes, too."""
     alternated_at: float | None = None
     """When a process answered again after another had: several servers share its URL."""
     recent: tuple[Window, ...] = ()

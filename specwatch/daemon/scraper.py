@@ -436,6 +436,7 @@ class Scraper:
             scrapes=before.scrapes + 1,
             failure=failure_of(before.failure, error, now.wall),
             restarts=before.restarts + observation.restarted,
+            from_files=self._watch.from_files,
             alternated_at=self._watch.processes.alternated_at,
             models=self._models(),
             stops={

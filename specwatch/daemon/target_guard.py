@@ -82,8 +82,8 @@ class TargetGuard:
         """The phase, and since when, in which the switch was tried."""
         self._tried: str | None = None
         """The incident for which the hook before was tried."""
-        self._prepared: str | None = None
-        """The one for which it was done."""
+        self._prepared: tuple[str, float] | None = None
+        """The one for which it was done, and when."""
         self._again_at = 0.0
         self._others: Mapping[str, Entry] = {}
         """The other members of its group, on which the last situation rests."""
@@ -312,7 +312,7 @@ class TargetGuard:
         """Do what the state asks for; returns whether that was the switch."""
         state = self.state
         incident = state.incident.id if state.incident else ""
-        effect = state_machine.effect(state, seen, prepared=self._prepared == incident)
+        effect = state_machine.effect(state, seen, prepared=seen.prepared_at is not None)
         # A longer wait is one in which the clock was set back.
         waits = 0 < self._again_at - seen.now <= _AGAIN_SECONDS
         if effect is None or (waits and effect is not Effect.RENEW):
@@ -328,7 +328,7 @@ class TargetGuard:
         elif effect is Effect.BEFORE:
             self._tried = incident
             if self._hook(self.policy.hooks.before, "before", claim):
-                self._prepared = incident
+                self._prepared = incident, self._dependencies.now()
         elif self._hook(self.policy.hooks.after, "after", claim):
             self._prepared = self._tried = None
             put_back = replace(self.state, hooked=False)
@@ -427,6 +427,8 @@ class TargetGuard:
             if self._handover_until is None
             else max(0.0, self._handover_until - boottime()),
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
+            prepared_at=self._prepared_at,
+            from_files=status.from_files,
             followed=status.switch.followed if status.switch and not failing else None,
             group=dependencies.group(),
             others=others,
@@ -437,6 +439,14 @@ class TargetGuard:
         if self._measurements.error is not None:
             self._failed(self._measurements.error)  # what is under way goes on without it
         return seen
+
+    @property
+    def _prepared_at(self) -> float | None:
+        """When the hook before was done for the present incident."""
+        if self._prepared is None or self.state.incident is None:
+            return None
+        incident, at = self._prepared
+        return at if incident == self.state.incident.id else None
 
     def _query_manager(self, state: GuardState, status: TargetStatus, now: float) -> None:
         """Query the server's manager; less often while nothing is under way."""

@@ -128,6 +128,7 @@ class Workloads:
             last_scrape=max((p.last_scrape for p in pods if p.last_scrape), default=unread),
             last_success=max((p.last_success for p in read if p.last_success), default=None),
             as_of=min([self.listed, *pages]),
+            from_files=any(pod.from_files for pod in read),
             failure=None if read else next((p.failure for p in pods if p.failure), _NO_POD),
             load=sum(filter(None, loads)) if loads and None not in loads else None,
         )

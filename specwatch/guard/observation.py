@@ -84,6 +84,10 @@ class Situation:
     """Why its switch cannot be reached; empty if it can, and without a switch."""
     switch_lost: float = 0.0
     """Seconds for which the switch could not be reached."""
+    prepared_at: float | None = None
+    """When the hook before had been run; None if there is none, or it did not succeed yet."""
+    from_files: bool = False
+    """Whether the page may have totals of earlier processes."""
     in_standby: bool = False
     """Whether the page shows standby, by any order."""
     overridden: str = ""

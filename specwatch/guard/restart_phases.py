@@ -30,6 +30,8 @@ MOST_VERIFY = 3
 """Times ``guard.verify`` after which an uncertain result is decided by its point estimate."""
 DOWN_FOR = 15.0
 """Seconds without a process until that is a failure."""
+UNHEALTHY_FOR = 60.0
+"""Seconds for which a process that was healthy may not answer until that is a failure."""
 
 
 def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -37,9 +39,13 @@ def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     why = _given_up(state, policy)
     if why:
         return _abandoned(state, seen, why)
-    over = seen.now - state.since >= policy.drain_timeout
-    looked = seen.scraped_at is not None and seen.scraped_at > state.since
-    empty = looked and seen.load == 0
+    hook = state.hooked and policy.hooks.before is not None
+    told = seen.prepared_at if hook else state.since
+    begun = state.since if told is None else told
+    over = seen.now - begun >= policy.drain_timeout
+    looked = seen.scraped_at is not None and seen.scraped_at > begun
+    # While the load balancer was not told, requests come again.
+    empty = told is not None and looked and seen.load == 0
     if not over and not empty:
         return None
     if seen.service is None or seen.settled is None:
@@ -81,6 +87,8 @@ def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None
             return None
         if not seen.outcome.changed:
             return held(_as_before(state), seen, f"nothing was done: {seen.outcome.error}")
+        if seen.settled is ProcessState.STOPPED:
+            return held(state, seen, "the server was stopped by hand during the restart")
         return _roll_back(state, seen, seen.outcome.error)
     if _done(state, seen):
         why = "the server was restarted before the guard was interrupted"
@@ -142,6 +150,10 @@ def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | No
         if seen.outcome is None and _done(state, seen):
             return _issued(state, seen, Phase.ROLLING_BACK, "the server is as it was")
         if seen.outcome is not None and seen.outcome.changed:
+            seen_by_manager = seen.service is not None and seen.service.instance is not None
+            if not seen_by_manager and state.attempts < MOST_ATTEMPTS:
+                reason = f"putting the server back failed, and is tried again: {seen.outcome.error}"
+                return _again(state, seen, reason)
             reason = f"the server was probably put back: {seen.outcome.error}"
             return _issued(state, seen, Phase.ROLLING_BACK, reason)
         if seen.handover is not None:
@@ -150,25 +162,36 @@ def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | No
             return None
         error = seen.outcome.error if seen.outcome else seen.service_error
         return held(state, seen, f"{state.why}; and it could not be put back: {error}")
+    late = seen.now - state.issued >= policy.start_timeout
     if _fresh(state, seen, state.issued):
-        return held(state, seen, f"{state.why}; it runs again as before")
+        if seen.mode in (None, state.goal):
+            return held(state, seen, f"{state.why}; it runs again as before")
+        # The process before may still answer.
+        speculates = "speculates" if seen.mode is Mode.ON else "does not speculate"
+        return held(state, seen, f"{state.why}; it runs, but {speculates}") if late else None
     step = _down(state, seen)
     if step is not None:
         return step
     gone = state.down_since is not None and seen.now - state.down_since >= DOWN_FOR
     if gone and state.attempts < MOST_ATTEMPTS:
-        return to(
-            state,
-            Phase.ROLLING_BACK,
-            seen.now,
-            "the process is not there: trying again",
-            issued=None,
-            down_since=None,
-            attempts=state.attempts + 1,
-        )
-    if seen.now - state.issued < policy.start_timeout:
+        return _again(state, seen, "the process is not there: trying again")
+    if not late:
         return None
     return held(state, seen, f"{state.why}; and it has not come back since")
+
+
+def _again(state: GuardState, seen: Situation, reason: str) -> Step:
+    """Put the server back once more; what ran after the last attempt has ended, or is unknown."""
+    return to(
+        state,
+        Phase.ROLLING_BACK,
+        seen.now,
+        reason,
+        issued=None,
+        down_since=None,
+        attempts=state.attempts + 1,
+        instance=seen.service.instance if seen.service else state.instance,
+    )
 
 
 def held(state: GuardState, seen: Situation, why: str) -> Step:
@@ -187,6 +210,7 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
         or seen.service.instance is None
         or seen.as_of is None
         or seen.as_of <= issued
+        or seen.from_files
     )
     if wrong and unsure and seen.now - issued < policy.start_timeout:
         return None
@@ -201,7 +225,11 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
     took = seen.now - (state.began if state.began is not None else seen.now)
     lost = took * (seen.service.interruption if seen.service else 1.0)
     ok = replace(
-        state, healthy_at=seen.now, costs=(*state.costs, lost)[-MOST_COSTS:], down_since=None
+        state,
+        healthy_at=seen.now,
+        costs=(*state.costs, lost)[-MOST_COSTS:],
+        down_since=None,
+        started=seen.service.instance if seen.service else state.started,
     )
     if compares(state):
         watched = format_duration(policy.verify)
@@ -211,11 +239,16 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
 
 
 def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    down = _down(state, seen)
-    if down is not None:
-        return down
-    if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
-        return _roll_back(state, seen, "vLLM died after the restart")
+    step = _down(state, seen, healthy=seen.healthy) or _new_process(state, seen)
+    if step is not None:
+        return step
+    if state.deaths >= MOST_DEATHS:
+        return _roll_back(state, seen, f"vLLM died {state.deaths} times after the restart")
+    if state.down_since is not None:
+        gone = seen.settled is ProcessState.DOWN
+        if seen.now - state.down_since >= (DOWN_FOR if gone else UNHEALTHY_FOR):
+            what = "vLLM died" if gone else "vLLM stopped answering"
+            return _roll_back(state, seen, f"{what} after the restart")
     watched = seen.now - (state.healthy_at or seen.now)
     if state.incident is not None and state.incident.cause is Cause.EXPLORATION:
         return _explored(state, seen, policy) if watched >= policy.explore.block else None
@@ -438,12 +471,13 @@ def _fresh(state: GuardState, seen: Situation, issued: float) -> bool:
     return seen.healthy and not same and seen.scraped_at is not None and seen.scraped_at > issued
 
 
-def _down(state: GuardState, seen: Situation) -> Step | None:
-    """Record since when the process is gone, or that it is back."""
-    down = seen.settled is ProcessState.DOWN
-    if down and state.down_since is None:
-        return Step(replace(state, down_since=seen.now), "the process is not there")
-    if seen.settled is ProcessState.UP and state.down_since is not None:
+def _down(state: GuardState, seen: Situation, *, healthy: bool = True) -> Step | None:
+    """Record since when the process is gone, or is not healthy any more, or that it is back."""
+    gone = seen.settled is ProcessState.DOWN
+    if state.down_since is None and (gone or not healthy):
+        what = "the process is not there" if gone else "the process does not answer"
+        return Step(replace(state, down_since=seen.now), what)
+    if state.down_since is not None and healthy and seen.settled is ProcessState.UP:
         return Step(replace(state, down_since=None), "the process is there")
     return None
 

@@ -79,7 +79,12 @@ def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 def _step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if state.pause is not None and seen.now >= state.pause.until:
         return Step(replace(state, pause=None), f"the pause of {state.pause.by} is over")
-    if state.phase in CALM or (state.standby and state.phase is Phase.VERIFYING):
+    calm = state.phase in CALM or (state.standby and state.phase is Phase.VERIFYING)
+    if state.order is not None and state.phase is Phase.VERIFYING and state.healthy_at is not None:
+        decided = deciding.ordered(state, seen, policy)
+        if decided is not None:
+            return decided
+    if calm:
         if policy.mode == "off" and state.order is None and state.phase in CALM:
             return switch_phases.overridden_only(state, seen) if state.standby else None
         decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)

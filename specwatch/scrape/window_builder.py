@@ -123,6 +123,11 @@ class WindowBuilder:
         if cursor is not None:
             self._begin_at(cursor)
 
+    @property
+    def from_files(self) -> bool:
+        """Whether the last page did not say when its process started."""
+        return self._tracker.last is not None and self._tracker.process_start is None
+
     def observe(
         self,
         samples: Mapping[Series, float],

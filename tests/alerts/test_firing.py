@@ -65,11 +65,19 @@ def told(
     mode: str = "act",
     why: str = "",
     incident: Incident = INCIDENT,
+    healthy_at: float | None = None,
     **changes: Any,
 ) -> list[Alert]:
     """The alerts of a target whose guard is in this phase."""
     state = GuardState(
-        "chat", phase, since=NOW - 30, goal=Mode.OFF, incident=incident, waiting=waiting, why=why
+        "chat",
+        phase,
+        since=NOW - 30,
+        goal=Mode.OFF,
+        incident=incident,
+        waiting=waiting,
+        why=why,
+        healthy_at=healthy_at,
     )
     return alerts_of(target(guard=GuardStatus(mode, state), **changes), LINKS, NOW)
 
@@ -141,6 +149,9 @@ def situations() -> dict[str, Sequence[Alert]]:
         ),
         "the server answers": told(failure=replace(DOWN, reason=ScrapeReason.CREDENTIALS)),
         "the guard restarts the server": told(Phase.RESTARTING, failure=DOWN),
+        "the server dies while the guard verifies": told(
+            Phase.VERIFYING, healthy_at=NOW - 900, failure=DOWN
+        ),
         "the guard waits": told(Phase.CONFIRMED, "cooling down", decision=explained),
         "the guard waits, and only observes": told(Phase.CONFIRMED, "cooling", mode="observe"),
         "the group comes first": told(Phase.CONFIRMED, f"{QUEUED} (a goes first)"),

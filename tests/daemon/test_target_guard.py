@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.guard import state_machine
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Phase
 from tests.daemon.guard_stories import (
     require_restarts_though_killed,
@@ -149,6 +152,37 @@ def test_a_failed_restart_is_put_right_though_the_database_is_away(new_living: N
     living.book.away = False
     assert living.live(60).phase is Phase.HELD
     assert living.phases()[-2:] == ["rolling_back", "held"]
+
+
+@dataclass
+class Crashing(SimulatedServer):
+    """Ends at once at each of its next starts, in any mode, and is not started again."""
+
+    crashes: int = 0
+    ended: bool = False
+
+    @property
+    def broken(self) -> bool:
+        return self.ended
+
+    def restart(self) -> None:
+        super().restart()
+        self.ended = self.crashes > 0
+        self.crashes -= self.ended
+
+    def status(self) -> Service:
+        life = ProcessState.DOWN if self.ended else ProcessState.UP
+        return replace(super().status(), life=life)
+
+
+@pytest.mark.parametrize(("crashes", "starts"), [(1, 2), (2, 3), (3, 4)])
+def test_a_server_that_does_not_come_up_is_put_back_again(
+    new_living: NewLiving, crashes: int, starts: int
+) -> None:
+    """A unit that has failed keeps the id of its last start, which is not that of the next."""
+    living = new_living(server=Crashing(crashes=crashes), every=TURN)
+    assert living.live(3000, until=Phase.HELD).why
+    assert (living.server.up, len(living.server.starts)) == (True, starts)
 
 
 def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> None:

@@ -13,7 +13,7 @@ from specwatch.guard import state_machine
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
-from specwatch.guard.state import DAY, Cause, GuardState, Incident, Order, Phase
+from specwatch.guard.state import DAY, Cause, GuardState, Incident, Order, Pause, Phase
 from tests.guard.situations import ACT, CALM, CONFIRMED, DISABLED, NOW, UP, about, check_step, seen
 
 POLICY = Guard.model_validate(
@@ -31,6 +31,7 @@ CHANGING = replace(UP, life=ProcessState.CHANGING)
 GONE = replace(UP, life=ProcessState.DOWN, instance=None)
 NAMELESS = Service(ProcessState.UP, Mode.OFF, None)
 OFF = Service(ProcessState.UP, Mode.OFF, "2")
+FAILED = SwitchOutcome("status 1")
 BUSY = SwitchOutcome("it is busy", changed=False, retry=True)
 MASKED = SwitchOutcome("it is masked", changed=False)
 
@@ -148,6 +149,18 @@ STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         seen(START - 1, scraped_at=NOW + START - 1, as_of=NOW, healthy=True, service=OFF),
         None,
     ),
+    "totals on a page may be those of earlier processes": (
+        VERIFYING,
+        seen(
+            START - 1,
+            scraped_at=NOW + 1,
+            as_of=NOW + 1,
+            healthy=True,
+            service=OFF,
+            from_files=True,
+        ),
+        None,
+    ),
     "what was read since the restart counts at once": (
         VERIFYING,
         seen(1, scraped_at=NOW + 1, as_of=NOW + 0.5, healthy=True, service=OFF),
@@ -157,6 +170,11 @@ STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         VERIFYING,
         seen(14.9, service=replace(STOPPED, mode=Mode.OFF, instance="2")),
         {"phase": Phase.VERIFYING},
+    ),
+    "a server that is stopped by hand during the restart is left alone": (
+        RESTARTING,
+        seen(outcome=SwitchOutcome("the job was canceled"), service=STOPPED),
+        {"phase": Phase.HELD, "reason": "the server was stopped by hand during the restart"},
     ),
     "a server that is stopped by hand after the restart is left alone": (
         VERIFYING,
@@ -198,6 +216,41 @@ STEPS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         replace(GONE_SINCE, attempts=2),
         seen(START, service=GONE),
         {"phase": Phase.HELD, "reason": "it failed; and it has not come back since"},
+    ),
+    "what an attempt has started, and has ended, is not taken for the next": (
+        GONE_SINCE,
+        seen(15, service=replace(GONE, instance="3")),
+        {"attempts": 1, "instance": "3"},
+    ),
+    "a command that fails to put it back is run again": (
+        BACK,
+        seen(outcome=FAILED, service=NAMELESS),
+        {
+            "phase": Phase.ROLLING_BACK,
+            "reason": "putting the server back failed, and is tried again: status 1",
+            "attempts": 1,
+            "issued": None,
+        },
+    ),
+    "after the last attempt the server is waited for": (
+        replace(BACK, attempts=2),
+        seen(outcome=FAILED, service=NAMELESS),
+        {"phase": Phase.ROLLING_BACK, "issued": NOW},
+    ),
+    "a manager that knows the process tells whether it was put back": (
+        BACK,
+        seen(outcome=FAILED, service=OFF),
+        {"phase": Phase.ROLLING_BACK, "attempts": 0, "issued": NOW},
+    ),
+    "a server that is put back in the other mode is not as before": (
+        replace(BACK, issued=NOW),
+        seen(START, scraped_at=NOW + START, healthy=True, mode=Mode.OFF, service=NAMELESS),
+        {"phase": Phase.HELD, "reason": "it failed; it runs, but does not speculate"},
+    ),
+    "until the start timeout the process before may answer": (
+        replace(BACK, issued=NOW),
+        seen(9, scraped_at=NOW + 9, healthy=True, mode=Mode.OFF, service=NAMELESS),
+        None,
     ),
     "a rollback that is refused is tried until the start timeout": (
         BACK,
@@ -319,8 +372,35 @@ def test_hooks_run_around_every_restart(hooks: dict[str, list[str]], hooked: boo
     check_step(CONFIRMED, seen(), {"phase": Phase.DRAINING, "hooked": hooked}, policy)
     off = seen(6 * HOUR, mode=Mode.OFF, breaches=())
     check_step(DISABLED, off, {"goal": Mode.ON, "hooked": hooked}, policy)
-    look = seen(mode=Mode.OFF, breaches=(), service=OFF)
+    look = seen(mode=Mode.OFF, breaches=(), service=OFF, healthy=True)
     check_step(EXPLORING, look, {"goal": Mode.ON, "hooked": hooked}, policy)
+
+
+@pytest.mark.parametrize(
+    ("prepared_at", "seconds", "reason"),
+    [
+        (None, 59, None),
+        (None, 60, "drained for 1m; cutting off 3 requests under way"),
+        (NOW + 40, 99, None),
+        (NOW + 40, 100, "drained for 1m40s; cutting off 3 requests under way"),
+    ],
+)
+def test_draining_lasts_from_when_the_load_balancer_was_told(
+    prepared_at: float | None, seconds: float, reason: str | None
+) -> None:
+    policy = Guard.model_validate({"mode": "act", "hooks": {"before": ["/lb"]}})
+    look = seen(seconds, scraped_at=NOW + seconds, load=3.0, prepared_at=prepared_at)
+    expected = None if reason is None else {"phase": Phase.RESTARTING, "reason": reason}
+    check_step(replace(DRAINING, hooked=True), look, expected, policy)
+
+
+def test_no_request_counts_as_drained_only_once_the_load_balancer_was_told() -> None:
+    """Else they come again."""
+    policy = Guard.model_validate({"mode": "act", "hooks": {"before": ["/lb"]}})
+    state, told = replace(DRAINING, hooked=True), {"prepared_at": NOW + 1.5}
+    check_step(state, seen(2, scraped_at=NOW + 2), None, policy)
+    check_step(state, seen(2, scraped_at=NOW + 1, **told), None, policy)
+    check_step(state, seen(2, scraped_at=NOW + 2, **told), {"phase": Phase.RESTARTING}, policy)
 
 
 # The measurement after the restart
@@ -345,10 +425,18 @@ UNSURE = "whether it helped is not certain yet: verifying goes on"
 TOO_FEW = "too few whole minutes of traffic for a verification: it goes on"
 
 
-def measured(value: float | None, spread: float = 0.05, *, service: Service = OFF) -> Situation:
+def measured(
+    value: float | None, spread: float = 0.05, *, service: Service = OFF, healthy: bool = True
+) -> Situation:
     """A server without speculation, and the speedup that speculation turned out to have."""
     verification = None if value is None else Verification(value, 1.1, about(value, spread))
-    return seen(mode=Mode.OFF, breaches=(), service=service, verification=verification)
+    return seen(
+        mode=Mode.OFF,
+        breaches=(),
+        service=service,
+        healthy=healthy,
+        verification=verification,
+    )
 
 
 MEASUREMENTS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
@@ -413,6 +501,46 @@ MEASUREMENTS: dict[str, tuple[Any, Situation, dict[str, Any] | None]] = {
         replace(SWITCHED_OFF, down_since=NOW - 15),
         measured(0.8, service=replace(OFF, life=ProcessState.DOWN)),
         {"phase": Phase.ROLLING_BACK, "goal": Mode.ON, "why": "vLLM died after the restart"},
+    ),
+    "one that does not answer is recorded": (
+        SWITCHED_OFF,
+        measured(0.8, healthy=False),
+        {"phase": Phase.VERIFYING, "reason": "the process does not answer", "down_since": NOW},
+    ),
+    "it may answer again within a minute": (
+        replace(SWITCHED_OFF, down_since=NOW - 59, healthy_at=NOW - 599),
+        measured(0.8, healthy=False),
+        None,
+    ),
+    "then it is rolled back, whatever its manager says": (
+        replace(SWITCHED_OFF, down_since=NOW - 60),
+        measured(0.8, healthy=False, service=NAMELESS),
+        {"phase": Phase.ROLLING_BACK, "why": "vLLM stopped answering after the restart"},
+    ),
+    "a death after it was healthy is counted": (
+        replace(SWITCHED_OFF, deaths=2),
+        measured(0.8, service=replace(OFF, instance="3")),
+        {"phase": Phase.VERIFYING, "deaths": 3, "started": "3"},
+    ),
+    "the third is rolled back": (
+        replace(SWITCHED_OFF, deaths=3),
+        measured(0.8),
+        {"phase": Phase.ROLLING_BACK, "why": "vLLM died 3 times after the restart"},
+    ),
+    "an order ends it": (
+        replace(SWITCHED_OFF, order=Order(Mode.ON, "ann", NOW)),
+        measured(0.8),
+        {"phase": Phase.DRAINING, "goal": Mode.ON, "reason": "ann switched speculation on"},
+    ),
+    "an order ends it while the guard is paused, too": (
+        replace(SWITCHED_OFF, order=Order(Mode.ON, "ann", NOW), pause=Pause(NOW + HOUR, "bob", "")),
+        measured(1.3),
+        {"phase": Phase.DRAINING, "goal": Mode.ON, "reason": "ann switched speculation on"},
+    ),
+    "an order for what it measures is the operator's from now on": (
+        replace(SWITCHED_OFF, order=Order(Mode.OFF, "ann", NOW)),
+        measured(0.8),
+        {"phase": Phase.DISABLED, "reason": "ann switched speculation off"},
     ),
 }
 
