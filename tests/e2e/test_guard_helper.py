@@ -146,6 +146,31 @@ def test_disable_and_enable(lab: GuardLab, who: str) -> None:
     eventually(lambda: len(lab.argv()) == 6, what="vLLM runs with speculation", within=120)
 
 
+_RULES = """\
+import subprocess
+from specwatch.actuators.base import Claim
+from specwatch.actuators.systemd.unit import system_unit
+
+become(WHO)
+actuator = system_unit("vllm.service", timeout=60)
+for incident in ("one", "two"):
+    actuator.disable(Claim(incident))
+    print(actuator.status().mode)
+stats = "org.freedesktop.DBus.Debug.Stats"
+call = ("busctl", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", stats)
+print(subprocess.check_output([*call, "GetAllMatchRules"], text=True))
+actuator.close()
+"""
+
+
+def test_no_signals_are_received_after_a_restart(lab: GuardLab) -> None:
+    """The bus would keep those of all jobs of the machine while root's daemon observes."""
+    found = lab.python(_RULES, who=ROOT)
+    assert found.splitlines()[:2] == ["off", "off"]
+    assert "JobRemoved" not in found
+    assert "a{sas}" in found, "the bus listed no rules at all"
+
+
 def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
     assert lab.call("disable", "one") is None
     first = lab.show("InvocationID")
