@@ -183,11 +183,12 @@ def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
 
 def test_a_call_that_another_daemon_has_overtaken_is_refused(lab: GuardLab) -> None:
     """Its daemon was stopped before it was sent, and goes on later."""
-    assert lab.call("disable", "one@7") is None
-    assert lab.call("enable", "two@9") is None
+    assert lab.call("disable", "one@1800000007") is None
+    assert lab.call("enable", "two@1800000009") is None
     last = lab.show("InvocationID")
-    late = lab.call("disable", "one@7")
+    late = lab.call("disable", "one@1800000007")
     assert "restarted by a later order than this one" in late["error"]
+    assert f"remove /run/specwatch-guard/{UNIT}.json" in late["error"]
     assert late["changed"] is False
     assert (lab.show("InvocationID"), lab.has_drop_in()) == (last, False)
 
