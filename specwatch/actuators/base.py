@@ -26,7 +26,8 @@ class Claim:
 
     incident: str
     version: int = 0
-    """Of the stored guard: an action that is claimed later has a greater one."""
+    """Of the stored guard: an action that is claimed later has a greater one, also where another
+    guard or database claims it."""
     until: Callable[[], float] = lambda: float("inf")
     """When the lease ends, by :func:`boottime`; it may be renewed meanwhile."""
 

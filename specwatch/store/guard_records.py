@@ -140,8 +140,8 @@ class GuardBook:
         with self._store.writing(now) as connection:
             if others is not None:
                 _require_unchanged(connection, step.state, others)
-            _store_step(connection, entry, step, now, by, holder=entry.holder)
-        return Entry(step.state, entry.version + 1, entry.holder, LEASE_SECONDS)
+            version = _store_step(connection, entry, step, now, by, holder=entry.holder)
+        return Entry(step.state, version, entry.holder, LEASE_SECONDS)
 
     def change(
         self, target: str, make: Callable[[GuardState], Step | None], now: float, *, by: str
@@ -228,28 +228,30 @@ def _store_step(
     by: str,
     *,
     holder: str | None = None,
-) -> None:
-    """Store a step that follows on ``entry``, or raise Lost.
+) -> int:
+    """Store a step that follows on ``entry``, or raise Lost; returns its version.
 
     Where ``holder`` is given, it must still have the lease, which is renewed.
     """
+    version = max(entry.version + 1, int(now))
     target = storable(step.state.target)
     same = [guards.c.target == target, guards.c.version == entry.version]
-    values: dict[str, Any] = {"version": entry.version + 1, "state": packed(step.state)}
+    values: dict[str, Any] = {"version": version, "state": packed(step.state)}
     if holder is not None:
         same.append(guards.c.holder == holder)
     if holder:
         values["lease_until"] = clock(connection) + LEASE_SECONDS
     if connection.execute(guards.update().where(*same).values(values)).rowcount != 1:
         raise Lost(f"the guard of {step.state.target} was changed by another process")
-    connection.execute(guard_steps.insert(), _row(entry, step, now, by))
+    connection.execute(guard_steps.insert(), _row(entry, step, version, now, by))
+    return version
 
 
-def _row(entry: Entry, step: Step, now: float, by: str) -> dict[str, Any]:
+def _row(entry: Entry, step: Step, version: int, now: float, by: str) -> dict[str, Any]:
     incident = step.state.incident or entry.state.incident
     return {
         "target": storable(step.state.target),
-        "version": entry.version + 1,
+        "version": version,
         "at": now,
         "daemon": storable(by),
         "incident": "" if incident is None else incident.id,

@@ -215,7 +215,9 @@ verdicts = sa.Table(
 )
 
 # The guard of each target. The holder of the lease (until a time of the database's clock, Unix
-# seconds) takes its steps; the version grows with every step, so that none is taken twice.
+# seconds) takes its steps; the version grows with every step, so that none is taken twice. It is at
+# least the time of the step (Unix seconds): so orders of another guard of the same server, after
+# the target got another name or the database was made anew, are later than those before.
 guards = sa.Table(
     "guards",
     metadata,

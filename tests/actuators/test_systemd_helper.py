@@ -119,8 +119,8 @@ def test_a_request_brings_its_incident_and_its_time(
     client.disable(Claim("a-1"))
     client.enable(Claim("b-2"))
     assert actuator.done == [("disable", "a-1"), ("close",), ("enable", "b-2"), ("close",)]
-    client.enable(Claim("b-2", version=12))
-    assert actuator.versions == [0, 0, 12]
+    client.enable(Claim("b-2", version=1_800_000_012))
+    assert actuator.versions == [0, 0, 1_800_000_012]
     assert actuator.timeouts == [7, 7, 7]
 
 

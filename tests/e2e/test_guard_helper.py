@@ -146,6 +146,31 @@ def test_disable_and_enable(lab: GuardLab, who: str) -> None:
     eventually(lambda: len(lab.argv()) == 6, what="vLLM runs with speculation", within=120)
 
 
+_RULES = """\
+import subprocess
+from specwatch.actuators.base import Claim
+from specwatch.actuators.systemd.unit import system_unit
+
+become(WHO)
+actuator = system_unit("vllm.service", timeout=60)
+for incident in ("one", "two"):
+    actuator.disable(Claim(incident))
+    print(actuator.status().mode)
+stats = "org.freedesktop.DBus.Debug.Stats"
+call = ("busctl", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", stats)
+print(subprocess.check_output([*call, "GetAllMatchRules"], text=True))
+actuator.close()
+"""
+
+
+def test_no_signals_are_received_after_a_restart(lab: GuardLab) -> None:
+    """The bus would keep those of all jobs of the machine while root's daemon observes."""
+    found = lab.python(_RULES, who=ROOT)
+    assert found.splitlines()[:2] == ["off", "off"]
+    assert "JobRemoved" not in found
+    assert "a{sas}" in found, "the bus listed no rules at all"
+
+
 def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
     assert lab.call("disable", "one") is None
     first = lab.show("InvocationID")
@@ -158,11 +183,12 @@ def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
 
 def test_a_call_that_another_daemon_has_overtaken_is_refused(lab: GuardLab) -> None:
     """Its daemon was stopped before it was sent, and goes on later."""
-    assert lab.call("disable", "one@7") is None
-    assert lab.call("enable", "two@9") is None
+    assert lab.call("disable", "one@1800000007") is None
+    assert lab.call("enable", "two@1800000009") is None
     last = lab.show("InvocationID")
-    late = lab.call("disable", "one@7")
+    late = lab.call("disable", "one@1800000007")
     assert "restarted by a later order than this one" in late["error"]
+    assert f"remove /run/specwatch-guard/{UNIT}.json" in late["error"]
     assert late["changed"] is False
     assert (lab.show("InvocationID"), lab.has_drop_in()) == (last, False)
 

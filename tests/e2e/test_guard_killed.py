@@ -306,7 +306,8 @@ def ended_well(lab: KillLab, point: str) -> None:
     # A command ends with its daemon, here before it restarts anything.
     assert lab.runs() == (["begin off", *ONCE] if point == INSIDE else ONCE), context
     history = lab.history()
-    assert [each.version for each in history] == list(range(1, len(history) + 1)), context
+    versions = [each.version for each in history]
+    assert versions == sorted(set(versions)), context
     for before, after in itertools.pairwise(history):
         assert after.phase_before == before.phase, context
     phases = [each.phase for each in history if each.phase != each.phase_before]

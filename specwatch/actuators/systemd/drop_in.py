@@ -95,7 +95,7 @@ class UnitFiles:
     def __init__(self, unit: str, *, units: Path, records: Path) -> None:
         self.drop_in = units / f"{unit}.d" / NAME
         self.variables = self.drop_in.with_name(VARIABLES_NAME)
-        self._record = records / f"{unit}.json"
+        self.record = records / f"{unit}.json"
 
     def read(self) -> Texts:
         """The files as they are now."""
@@ -126,13 +126,13 @@ class UnitFiles:
     def last_restart(self) -> LastRestart | None:
         """The record; None if it is missing or damaged."""
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=LastRestart)
+            return msgspec.json.decode(self.record.read_bytes(), type=LastRestart)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def about_to_restart(self, record: LastRestart) -> None:
         """Write the record."""
-        write_whole(self._record, msgspec.json.encode(record).decode())
+        write_whole(self.record, msgspec.json.encode(record).decode())
 
 
 def _text(path: Path) -> str | None:

@@ -392,7 +392,8 @@ class SystemdUnit:
             raise ActuatorError(f"what was done cannot be read: {error}", retry=True) from error
         if last is not None and claim.version < last.version:
             raise ActuatorError(
-                f"{self._name} was restarted by a later order than this one: nothing is done"
+                f"{self._name} was restarted by a later order than this one: nothing is done. If"
+                f" no other daemon gave it, the clock was ahead then: remove {self._files.record}"
             )
 
     def _restart(self, do: str, claim: Claim, unit: LoadedUnit) -> None:
