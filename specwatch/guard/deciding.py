@@ -23,6 +23,7 @@ from specwatch.guard.state import (
     Cause,
     GuardState,
     Incident,
+    Order,
     Phase,
     Step,
     to,
@@ -213,9 +214,11 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
         return Step(state, f"{reason}; refused: its time is over already")
+    # In standby the last page may be older than the order that is in force.
     standing_by = state.standby and state.phase in (Phase.DISABLED, Phase.VERIFYING)
-    if seen.mode is order.goal or (standing_by and order.goal is Mode.OFF):
-        step = _as_ordered(state, seen, reason, order.until)
+    present = Mode.OFF if standing_by else seen.mode
+    if present is order.goal:
+        step = _as_ordered(state, seen, order, reason)
         return replace(step, inputs=inputs)
     if by_switch(state, seen, policy, order.goal):
         incident = replace(incident_of(state, Cause.PERSON, seen), what=order.by)
@@ -363,8 +366,8 @@ def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> 
     return seen.switchable and not policy.release_memory and seen.now >= state.no_switch_until
 
 
-def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
-    if seen.mode is not Mode.ON:
+def _as_ordered(state: GuardState, seen: Situation, order: Order, reason: str) -> Step:
+    if order.goal is Mode.OFF:
         return to(
             state,
             Phase.DISABLED,
@@ -372,7 +375,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
             reason,
             goal=Mode.OFF,
             disabled_at=seen.now,
-            rearm_at=until,
+            rearm_at=order.until,
             incident=incident_of(state, Cause.PERSON, seen),
         )
     return to(
