@@ -42,6 +42,7 @@ _LOOK_SECONDS = 15.0
 """Seconds between two turns of a guard that observes, while what it looks at does not change."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
+_NO_SWITCH = "no `switch` is configured for it any more"
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: entered only after the claim was stored."""
@@ -90,6 +91,8 @@ class TargetGuard:
         self._queried_at = 0.0
         self._manager: dict[str, Any] = {}
         """What the server's manager answered last; the keys are fields of a situation."""
+        self._unrenewed_since: float | None = None
+        """Since when no switch is configured for a server in standby."""
         self._calm: tuple[float, Basis] | None = None
         """When the last turn found nothing to do, and on what; None where time alone may tell."""
         self._lease_until: float = after._lease_until if after else 0.0
@@ -352,7 +355,9 @@ class TargetGuard:
         try:
             if self.state.standby and self._run_time is not None:
                 self._run_time.order(goal, claim)
-            elif self._actuator is None or self.state.standby:
+            elif self.state.standby:
+                raise ActuatorError(_NO_SWITCH, changed=False)
+            elif self._actuator is None:
                 raise ActuatorError("no service is configured for it any more", changed=False)
             elif goal is Mode.OFF:
                 self._actuator.disable(claim)
@@ -445,7 +450,10 @@ class TargetGuard:
             return
         self._queried_at = now
         shown = status.switch is not None or status.failure is not None
-        self._manager = {} if self._run_time is None else self._run_time.query(state, shown=shown)
+        if self._run_time is None:
+            self._manager = self._without_switch(state, now)
+        else:
+            self._manager = self._run_time.query(state, shown=shown)
         if self._actuator is None:
             self._manager["service_error"] = (
                 "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
@@ -460,3 +468,13 @@ class TargetGuard:
                 self._actuator.plan()  # so that a switch that is impossible is not begun
         except ActuatorError as error:
             self._manager |= {"service_error": str(error), "service_retry": error.retry}
+
+    def _without_switch(self, state: GuardState, now: float) -> dict[str, Any]:
+        """What is known without a switch: an order that it had is not renewed; the keys are fields
+        of a situation."""
+        if not state.standby:
+            self._unrenewed_since = None
+            return {}
+        if self._unrenewed_since is None:
+            self._unrenewed_since = now
+        return {"switch_error": _NO_SWITCH, "switch_lost": now - self._unrenewed_since}

@@ -139,6 +139,12 @@ STEPS: dict[str, tuple[GuardState, float, dict[str, Any], Mapping[str, Any] | No
         {"switch_error": "refused", "switch_lost": LEASE},
         {"phase": Phase.OBSERVING, "standby": False, "rearm_at": None},
     ),
+    "a verification does not go on without the order": (
+        VERIFYING,
+        LEASE,
+        {"switch_error": "refused", "switch_lost": LEASE},
+        {"phase": Phase.OBSERVING, "standby": False, "goal": Mode.ON},
+    ),
     "the switch is back": (LOST, 700.0, {}, {"phase": Phase.DISABLED, "waiting": ""}),
     "standby costs little": (STANDBY, HOUR, {"standby_cost": about(1.0005, 0.0001)}, None),
     "standby may cost nothing": (STANDBY, HOUR, {"standby_cost": about(1.2, 0.3)}, None),
