@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.domain.model import Mode
+from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.state import Phase
 from tests.daemon.guard_stories import (
@@ -13,7 +13,7 @@ from tests.daemon.guard_stories import (
     require_restarts_without_database,
 )
 from tests.daemon.stores import NewLiving
-from tests.guard.living import ACT, TURN, Living
+from tests.guard.living import ACT, QUICK, TURN, Living
 from tests.guard.simulated_server import SimulatedServer
 
 pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
@@ -278,12 +278,48 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)
 
 
+def set_clock_back(living: Living, seconds: float) -> None:
+    """While no daemon runs."""
+    living.server.set_clock_back(seconds)
+    living.guardian = living._born()
+
+
 def test_a_clock_that_was_set_back_stops_nothing(living: Living) -> None:
     living.live(400, until=Phase.VERIFYING)
-    living.server.started -= 10_800
-    living.server.now -= 10_800
-    living.guardian = living._born()
+    set_clock_back(living, 10_800)
     assert living.live(400, until=Phase.DISABLED).phase is Phase.DISABLED
+
+
+@pytest.mark.parametrize("seconds", [3 * HOUR, 24 * HOUR])
+def test_a_trial_is_not_delayed_by_a_clock_that_was_set_back(
+    living: Living, seconds: float
+) -> None:
+    living.live(400, until=Phase.DISABLED)
+    set_clock_back(living, seconds)
+    assert living.live(ACT.rearm.after + 300, until=Phase.TRIAL).phase is Phase.TRIAL
+
+
+def test_the_cooldown_is_not_prolonged_by_a_clock_that_was_set_back(
+    new_living: NewLiving,
+) -> None:
+    living = new_living(policy=QUICK)
+    living.live(400, until=Phase.DISABLED)
+    set_clock_back(living, 5 * HOUR)
+    living.live(3 * QUICK.cooldown, until=Phase.TRIAL)
+    assert living.state.phase is Phase.TRIAL
+
+
+def test_another_tool_is_respected_no_longer_though_the_clock_was_set_back(
+    living: Living,
+) -> None:
+    living.live(20)
+    for mode in (Mode.OFF, Mode.ON):
+        living.server.configured = mode
+        living.server.restart()
+        living.live(60)
+    set_clock_back(living, 5 * HOUR)
+    living.live(ACT.respect + 300, until=Phase.DRAINING)
+    assert living.state.phase is Phase.DRAINING
 
 
 def test_a_change_of_the_owner_that_our_file_hides_is_told(living: Living) -> None:
