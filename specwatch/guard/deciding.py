@@ -115,12 +115,8 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if state.rearm_at is None:
         return None
     due = seen.now >= state.rearm_at
-    if state.incident is not None and state.incident.cause is Cause.PERSON:
-        over = replace(state.incident, cause=Cause.ORDER_OVER)
-        if not due or not (state.standby or (seen.service and not seen.service_error)):
-            return None
-        reason = f"the time that {over.what} gave is over"
-        return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
+    if _for_a_time(state):
+        return _order_over(state, seen, policy)
     predicted = seen.predicted
     if not due:
         there_and_back = 0.0 if state.standby else 2 * state.restart_cost(policy.restart_cost)
@@ -139,6 +135,31 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     counts = not state.standby
     return begin(state, seen, policy, Mode.ON, incident, reason, inputs, counts=counts)
+
+
+def ended_by_itself(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """For a guard that is off: an operator's disabling for a time ends all the same, unless another
+    tool switched speculation since."""
+    if state.phase is not Phase.DISABLED or not _for_a_time(state):
+        return None
+    return switched(state, seen) or _order_over(state, seen, policy)
+
+
+def _for_a_time(state: GuardState) -> bool:
+    """Whether an operator switched speculation off until a time."""
+    by_person = state.incident is not None and state.incident.cause is Cause.PERSON
+    return by_person and state.rearm_at is not None
+
+
+def _order_over(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """The end of an operator's disabling, whatever the guard may do."""
+    if state.incident is None or state.rearm_at is None or seen.now < state.rearm_at:
+        return None
+    if not state.standby and (seen.service is None or seen.service_error):
+        return None
+    over = replace(state.incident, cause=Cause.ORDER_OVER)
+    reason = f"the time that {over.what} gave is over"
+    return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
 
 
 def _trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:

@@ -247,11 +247,13 @@ def test_a_deploy_during_verification_stands(living: Living) -> None:
     assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON]
 
 
+@pytest.mark.parametrize("mode", ["act", "observe", "off"])
+@pytest.mark.parametrize("switched", [False, True], ids=["by a restart", "by the switch"])
 def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(
-    new_living: NewLiving,
+    new_living: NewLiving, mode: str, switched: bool
 ) -> None:
-    server = SimulatedServer(bad=False)
-    policy = Guard.model_validate({"mode": "observe", "drain_timeout": "2s"})
+    server = SimulatedServer(bad=False, switched=switched)
+    policy = Guard.model_validate({"mode": mode, "drain_timeout": "2s"})
     living = new_living(policy=policy, server=server)
     living.live(60)
     until = server.now + 3600
@@ -260,10 +262,29 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(
     )
     living.live(300, until=Phase.DISABLED)
     living.live(3000)
-    assert server.mode is Mode.OFF
+    assert server.mode is (Mode.STANDBY if switched else Mode.OFF)
     living.live(1200, until=Phase.OBSERVING)
     assert server.mode is Mode.ON
     assert living.state.elsewhere is None
+
+
+def test_a_guard_that_is_off_restarts_nothing_that_another_tool_switched_on_already(
+    living: Living,
+) -> None:
+    """Though the operator's disabling was for a time."""
+    living.guardian.policy = Guard.model_validate({"mode": "off", "drain_timeout": "2s"})
+    living.live(60)
+    until = living.server.now + 3600
+    living.command(
+        lambda state: state_machine.order(
+            state, Mode.OFF, by="ann", now=living.server.now, until=until
+        )
+    )
+    living.live(300, until=Phase.DISABLED)
+    living.server.configured = Mode.ON
+    living.server.restart()
+    assert living.live(5000).phase is Phase.OBSERVING
+    assert len(living.server.starts) == 2
 
 
 def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Living) -> None:
