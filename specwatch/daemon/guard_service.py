@@ -15,7 +15,7 @@ from specwatch.config.target import Target
 from specwatch.daemon.guard_dependencies import GuardDependencies
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.daemon.rule_service import RuleService
-from specwatch.daemon.target_guard import TargetGuard
+from specwatch.daemon.target_guard import CLOCK_STEP, TargetGuard
 from specwatch.domain.holdout import Holdout
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
@@ -149,7 +149,7 @@ class GuardService:
     def _turn(self) -> None:
         guards = dict(self._guards)
         if not any(guard.busy for guard in guards.values()):
-            self._offset = self._now().offset
+            self._follow_clock(guards)
         try:
             self._read(guards)
         except StoreError as error:
@@ -171,6 +171,17 @@ class GuardService:
                 self._submit(guard)
             else:
                 self._run(guard)
+
+    def _follow_clock(self, guards: dict[str, TargetGuard]) -> None:
+        """Take over the wall clock, and tell our guards when it was set back.
+
+        It also goes forward while a machine is suspended: nothing is moved then.
+        """
+        before, self._offset = self._offset, self._now().offset
+        if before - self._offset > CLOCK_STEP:
+            for name, guard in guards.items():
+                if self._is_ours(name):
+                    guard.set_back(before - self._offset)
 
     def _read(self, guards: dict[str, TargetGuard]) -> None:
         """Read every guard, acquire the free leases, renew ours."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from msgspec import structs
 
 from specwatch.actuators.base import Actuator, Claim, boottime
 from specwatch.actuators.child_process import OUTLIVES, environment_for
@@ -19,6 +18,7 @@ from specwatch.daemon.guard_dependencies import Basis, GuardDependencies
 from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.daemon.guarded_switch import GuardedSwitch
 from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import groups, holdout, state_machine
 from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
@@ -42,6 +42,9 @@ _LOOK_SECONDS = 15.0
 """Seconds between two turns of a guard that observes, while what it looks at does not change."""
 _AGAIN_SECONDS = 30.0
 """Seconds until a switch or a hook that failed is tried again."""
+_NO_SWITCH = "no `switch` is configured for it any more"
+CLOCK_STEP = 60.0
+"""Least seconds by which a clock is set back; the clocks of two daemons may differ by less."""
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: entered only after the claim was stored."""
@@ -90,6 +93,10 @@ class TargetGuard:
         self._queried_at = 0.0
         self._manager: dict[str, Any] = {}
         """What the server's manager answered last; the keys are fields of a situation."""
+        self._set_back: float = after._set_back if after else 0.0
+        """Seconds by which the clock was set back since the state was stored."""
+        self._unrenewed_since: float | None = None
+        """Since when no switch is configured for a server in standby."""
         self._calm: tuple[float, Basis] | None = None
         """When the last turn found nothing to do, and on what; None where time alone may tell."""
         self._lease_until: float = after._lease_until if after else 0.0
@@ -144,8 +151,6 @@ class TargetGuard:
         # After a failover the version may be lower: what is stored counts.
         if known is not None and entry.version < known.version and not self.stale:
             return
-        if known is None:
-            entry = structs.replace(entry, state=entry.state.capped(self._dependencies.now()))
         if known is not None and self._unstored and entry.version > known.version:
             self._rebase(known.state, entry.state)
         self.entry, self.stale = entry, False
@@ -163,6 +168,12 @@ class TargetGuard:
                 lasts = min(lasts, OUTLIVES)
             self._handover_until = boottime() + lasts if lasts else None
         self._lease_until = until
+        if not until:
+            self._set_back = 0.0  # its holder moves the times
+
+    def set_back(self, seconds: float) -> None:
+        """The clock was set back while the guard is ours."""
+        self._set_back += seconds
 
     def turn(self) -> None:
         """Take all steps that are due now, and carry out what they ask for."""
@@ -177,6 +188,7 @@ class TargetGuard:
         try:
             basis = self._basis()
             self._flush()
+            self._follow_clock()
             seen = self._steps()
             if seen is not None and self._act(seen):
                 self._steps()  # the result of a switch is stored at once
@@ -210,6 +222,23 @@ class TargetGuard:
             and seen.mode is state.goal is not None
             and not (waits or self.slow or seen.in_standby)
         )
+
+    def _follow_clock(self) -> None:
+        """Move the times of the state with a clock that was set back.
+
+        Where that was not seen, as before a start of the daemon, they move so far that nothing
+        has happened in the future; a pause may have begun since, and stays.
+        """
+        seen, state = self._set_back, self.state
+        watched = seen > CLOCK_STEP
+        back = seen if watched else state.ahead(self._dependencies.now())
+        if back > CLOCK_STEP:
+            moved = state.set_back(back, commands=watched)
+            lasts = format_duration(round(back))
+            why = f"the clock was set back by {lasts}; the times of the guard move with it"
+            if moved != state:
+                self._store(Step(moved, why))
+        self._set_back -= seen
 
     def _steps(self) -> Situation | None:
         """Take all steps that are due; None if what follows may take long and did not before."""
@@ -352,7 +381,9 @@ class TargetGuard:
         try:
             if self.state.standby and self._run_time is not None:
                 self._run_time.order(goal, claim)
-            elif self._actuator is None or self.state.standby:
+            elif self.state.standby:
+                raise ActuatorError(_NO_SWITCH, changed=False)
+            elif self._actuator is None:
                 raise ActuatorError("no service is configured for it any more", changed=False)
             elif goal is Mode.OFF:
                 self._actuator.disable(claim)
@@ -455,7 +486,10 @@ class TargetGuard:
             return
         self._queried_at = now
         shown = status.switch is not None or status.failure is not None
-        self._manager = {} if self._run_time is None else self._run_time.query(state, shown=shown)
+        if self._run_time is None:
+            self._manager = self._without_switch(state, now)
+        else:
+            self._manager = self._run_time.query(state, shown=shown)
         if self._actuator is None:
             self._manager["service_error"] = (
                 "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
@@ -470,3 +504,14 @@ class TargetGuard:
                 self._actuator.plan()  # so that a switch that is impossible is not begun
         except ActuatorError as error:
             self._manager |= {"service_error": str(error), "service_retry": error.retry}
+
+    def _without_switch(self, state: GuardState, now: float) -> dict[str, Any]:
+        """What is known without a switch: an order that it had is not renewed; the keys are fields
+        of a situation."""
+        if not state.standby:
+            self._unrenewed_since = None
+            return {}
+        # A clock that was set back must not prolong it.
+        since = self._unrenewed_since
+        self._unrenewed_since = now if since is None else min(since, now)
+        return {"switch_error": _NO_SWITCH, "switch_lost": now - self._unrenewed_since}

@@ -23,6 +23,7 @@ from specwatch.guard.state import (
     Cause,
     GuardState,
     Incident,
+    Order,
     Phase,
     Step,
     to,
@@ -114,12 +115,8 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if state.rearm_at is None:
         return None
     due = seen.now >= state.rearm_at
-    if state.incident is not None and state.incident.cause is Cause.PERSON:
-        over = replace(state.incident, cause=Cause.ORDER_OVER)
-        if not due or not (state.standby or (seen.service and not seen.service_error)):
-            return None
-        reason = f"the time that {over.what} gave is over"
-        return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
+    if _for_a_time(state):
+        return _order_over(state, seen, policy)
     predicted = seen.predicted
     if not due:
         there_and_back = 0.0 if state.standby else 2 * state.restart_cost(policy.restart_cost)
@@ -138,6 +135,31 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     counts = not state.standby
     return begin(state, seen, policy, Mode.ON, incident, reason, inputs, counts=counts)
+
+
+def ended_by_itself(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """For a guard that is off: an operator's disabling for a time ends all the same, unless another
+    tool switched speculation since."""
+    if state.phase is not Phase.DISABLED or not _for_a_time(state):
+        return None
+    return switched(state, seen) or _order_over(state, seen, policy)
+
+
+def _for_a_time(state: GuardState) -> bool:
+    """Whether an operator switched speculation off until a time."""
+    by_person = state.incident is not None and state.incident.cause is Cause.PERSON
+    return by_person and state.rearm_at is not None
+
+
+def _order_over(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """The end of an operator's disabling, whatever the guard may do."""
+    if state.incident is None or state.rearm_at is None or seen.now < state.rearm_at:
+        return None
+    if not state.standby and (seen.service is None or seen.service_error):
+        return None
+    over = replace(state.incident, cause=Cause.ORDER_OVER)
+    reason = f"the time that {over.what} gave is over"
+    return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
 
 
 def _trial_blocked(state: GuardState, seen: Situation, policy: Guard, due: float) -> str:
@@ -213,9 +235,11 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
         return Step(state, f"{reason}; refused: its time is over already")
+    # In standby the last page may be older than the order that is in force.
     standing_by = state.standby and state.phase in (Phase.DISABLED, Phase.VERIFYING)
-    if seen.mode is order.goal or (standing_by and order.goal is Mode.OFF):
-        step = _as_ordered(state, seen, reason, order.until)
+    present = Mode.OFF if standing_by else seen.mode
+    if present is order.goal:
+        step = _as_ordered(state, seen, order, reason)
         return replace(step, inputs=inputs)
     if by_switch(state, seen, policy, order.goal):
         incident = replace(incident_of(state, Cause.PERSON, seen), what=order.by)
@@ -363,8 +387,8 @@ def by_switch(state: GuardState, seen: Situation, policy: Guard, goal: Mode) -> 
     return seen.switchable and not policy.release_memory and seen.now >= state.no_switch_until
 
 
-def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
-    if seen.mode is not Mode.ON:
+def _as_ordered(state: GuardState, seen: Situation, order: Order, reason: str) -> Step:
+    if order.goal is Mode.OFF:
         return to(
             state,
             Phase.DISABLED,
@@ -372,7 +396,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
             reason,
             goal=Mode.OFF,
             disabled_at=seen.now,
-            rearm_at=until,
+            rearm_at=order.until,
             incident=incident_of(state, Cause.PERSON, seen),
         )
     return to(

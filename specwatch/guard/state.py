@@ -50,6 +50,19 @@ CALM = frozenset(
 """Phases in which no action is under way."""
 
 
+_HAPPENED = (
+    "since",
+    "began",
+    "issued",
+    "healthy_at",
+    "down_since",
+    "disabled_at",
+    "elsewhere",
+    "credit_at",
+)
+_PLANNED = ("rearm_at", "rests_until", "early_at", "no_switch_until")
+"""Fields of a state that are times, in the past and in the future."""
+
 RESTARTS = (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK)
 """Phases in which the guard itself restarts the server."""
 
@@ -174,14 +187,26 @@ class GuardState:
     group: str = ""
     """The servers of which few restart at once; empty until it is known."""
 
-    def capped(self, now: float) -> GuardState:
-        """The same with no time in the future: the clock may have been set back."""
-        early: dict[str, Any] = {
-            name: now
-            for name in ("since", "began", "issued", "healthy_at", "down_since", "disabled_at")
-            if (getattr(self, name) or 0.0) > now
-        }
-        return replace(self, **early) if early else self
+    def ahead(self, now: float) -> float:
+        """Seconds by which what has happened lies after ``now``; above 0 once the clock was set
+        back."""
+        happened = (getattr(self, name) or 0.0 for name in _HAPPENED)
+        return max(*happened, *self.actions) - now
+
+    def set_back(self, seconds: float, *, commands: bool) -> GuardState:
+        """The same by a clock that was set back: what has happened and what is planned lies as far
+        from now as before; with ``commands`` a pause and an order, too."""
+        times = {name: getattr(self, name) for name in (*_HAPPENED, *_PLANNED)}
+        earlier: dict[str, Any] = {name: time - seconds for name, time in times.items() if time}
+        if self.incident is not None:
+            earlier["incident"] = replace(self.incident, began=self.incident.began - seconds)
+        if commands and self.pause is not None:
+            earlier["pause"] = replace(self.pause, until=self.pause.until - seconds)
+        if commands and self.order is not None:
+            until = self.order.until and self.order.until - seconds
+            earlier["order"] = replace(self.order, at=self.order.at - seconds, until=until)
+        actions = tuple(time - seconds for time in self.actions)
+        return replace(self, actions=actions, **earlier)
 
     @property
     def serving(self) -> Mode:

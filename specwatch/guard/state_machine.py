@@ -86,7 +86,8 @@ def _step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             return decided
     if calm:
         if policy.mode == "off" and state.order is None and state.phase in CALM:
-            return switch_phases.overridden_only(state, seen) if state.standby else None
+            lost = switch_phases.not_held(state, seen) if state.standby else None
+            return lost or deciding.ended_by_itself(state, seen, policy)
         decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
         if decided is not None:
             return decided

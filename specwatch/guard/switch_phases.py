@@ -56,7 +56,7 @@ def switching(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """In standby: do the counters follow, and is it faster than with speculation?"""
-    step = _overridden(state, seen) or _unfollowed(state, seen, policy)
+    step = not_held(state, seen) or _unfollowed(state, seen, policy)
     if step is not None:
         return step
     watched = seen.now - (state.healthy_at or seen.now)
@@ -83,41 +83,30 @@ def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 def standing_by(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """In standby, as it should be: respect others, restart if that saves more than it costs."""
-    step = _overridden(state, seen) or _unfollowed(state, seen, policy)
+    step = not_held(state, seen) or _unfollowed(state, seen, policy)
     if step is not None:
         return step
-    if seen.switch_error and seen.switch_lost < LEASE:
-        return wait(state, f"{_LOST}: {seen.switch_error}")
     if seen.switch_error:
-        return to(
-            state,
-            Phase.OBSERVING,
-            seen.now,
-            f"its order is not in force any more: {seen.switch_error}",
-            goal=Mode.ON,
-            incident=None,
-            elsewhere=seen.now,
-            standby=False,
-            **deciding.NOT_DISABLED,
-        )
+        return wait(state, f"{_LOST}: {seen.switch_error}")
     if state.waiting.startswith(_LOST):
         return Step(replace(state, waiting=""), "the switch can be reached again")
     return _restart_that_pays(state, seen, policy) or deciding.disabled(state, seen, policy)
 
 
-def overridden_only(state: GuardState, seen: Situation) -> Step | None:
-    """For a guard that was switched off in standby: it renews its order, and respects others."""
-    return _overridden(state, seen) if state.phase is Phase.DISABLED else None
-
-
-def _overridden(state: GuardState, seen: Situation) -> Step | None:
-    if not seen.overridden:
+def not_held(state: GuardState, seen: Situation) -> Step | None:
+    """The end of a standby that is not the guard's any more: others ordered something else, or its
+    order was not renewed."""
+    if seen.overridden:
+        why = f"the switch was set by {seen.overridden}"
+    elif seen.switch_error and seen.switch_lost >= LEASE:
+        why = f"its order is not in force any more: {seen.switch_error}"
+    else:
         return None
     return to(
         state,
         Phase.OBSERVING,
         seen.now,
-        f"the switch was set by {seen.overridden}",
+        why,
         goal=Mode.ON,
         incident=None,
         elsewhere=seen.now,

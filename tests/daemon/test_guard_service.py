@@ -12,7 +12,7 @@ from specwatch.actuators.child_process import OUTLIVES
 from specwatch.config.guard import Guard, Hooks
 from specwatch.daemon import target_guard
 from specwatch.daemon.target_guard import TargetGuard
-from specwatch.domain.model import Mode
+from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.observation import Situation
 from specwatch.guard.plan import Service
@@ -486,6 +486,47 @@ def test_a_calm_guard_looks_again_when_what_it_decides_on_changes_or_after_a_whi
     decisions.append(server.decision())
     assert looked()
     assert daemon.state().phase is not Phase.OBSERVING
+
+
+def test_a_clock_that_is_set_back_moves_trials_and_pauses(guards_of: StoreOf, world: World) -> None:
+    """Even by less than has passed since the last step, and once only."""
+    daemon = GuardingDaemon(world, guards_of())
+    before = daemon.live(300, until=Phase.DISABLED)
+    end = world.now + 9 * HOUR
+    GuardBook(daemon.store).change(
+        "chat", lambda s: state_machine.pause(s, until=end, by="ann"), world.now, by="ann"
+    )
+    world.wait(1200.0)
+    daemon.live(8)
+    world.set_clock_back(600.0)
+    state = daemon.live(20)
+    assert (state.since, state.rearm_at) == (before.since - 600, before.rearm_at - 600)
+    assert state.pause.until == end - 600
+    reason = "the clock was set back by 10m; the times of the guard move with it"
+    assert [step.reason for step in GuardBook(daemon.store).history()].count(reason) == 1
+
+
+def test_only_its_holder_moves_the_times_of_a_guard(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World
+) -> None:
+    a, b = pair
+    before = a.live(300, until=Phase.DISABLED)
+    b.turn()
+    world.wait(1200.0)
+    world.set_clock_back(600.0)
+    a.turn()
+    b.turn()
+    expire(b.store)
+    b.live(8)
+    assert (b.ours(), b.state().rearm_at) == (True, before.rearm_at - 600)
+
+
+def test_a_clock_that_goes_forward_moves_nothing(guards_of: StoreOf, world: World) -> None:
+    """It does that, too, while the machine is suspended."""
+    daemon = GuardingDaemon(world, guards_of())
+    before = daemon.live(300, until=Phase.DISABLED)
+    world.set_clock_back(-HOUR)
+    assert daemon.live(20).rearm_at == before.rearm_at
 
 
 def test_a_calm_guard_looks_at_once_at_a_server_that_another_tool_switched(

@@ -265,6 +265,33 @@ def test_an_order_that_is_not_in_force_for_long_is_given_up(living: Living) -> N
     assert any("its order is not in force any more" in reason for reason in reasons(living))
 
 
+@pytest.mark.parametrize("mode", ["act", "off"])
+def test_a_switch_that_leaves_the_configuration_ends_standby(living: Living, mode: str) -> None:
+    """Nobody renews the order of an operator: the guard follows the server, and says why."""
+    living.server.bad = False
+    living.live(60)
+    order_of(living, Mode.OFF)
+    living.live(60)
+    living.server.switched = False
+    living.policy = ACT.model_copy(update={"mode": mode})
+    living.guardian = living._born()
+    living.live(LEASE / 2)
+    assert (living.state.phase, living.server.mode) == (Phase.DISABLED, Mode.STANDBY)
+    state = living.live(LEASE / 2 + 240)
+    assert (state.phase, state.standby, living.server.mode) == (Phase.OBSERVING, False, Mode.ON)
+    why = "its order is not in force any more: no `switch` is configured for it any more"
+    assert reasons(living)[-1] == why
+
+
+def test_enable_without_a_switch_any_more_ends_the_renewal(living: Living) -> None:
+    living.live(600, until=Phase.DISABLED)
+    living.server.switched = False
+    living.guardian = living._born()
+    order_of(living, Mode.ON)
+    assert living.live(20).phase is Phase.OBSERVING
+    assert reasons(living)[-1].endswith("no `switch` is configured for it any more")
+
+
 def test_a_deploy_without_speculation_is_respected(living: Living) -> None:
     living.live(600, until=Phase.DISABLED)
     living.server.configured = Mode.OFF

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.domain.model import Mode
+from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import state_machine
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Phase
@@ -16,7 +16,7 @@ from tests.daemon.guard_stories import (
     require_restarts_without_database,
 )
 from tests.daemon.stores import NewLiving
-from tests.guard.living import ACT, TURN, Living
+from tests.guard.living import ACT, QUICK, TURN, Living
 from tests.guard.simulated_server import SimulatedServer
 
 pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
@@ -281,11 +281,13 @@ def test_a_deploy_during_verification_stands(living: Living) -> None:
     assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON]
 
 
+@pytest.mark.parametrize("mode", ["act", "observe", "off"])
+@pytest.mark.parametrize("switched", [False, True], ids=["by a restart", "by the switch"])
 def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(
-    new_living: NewLiving,
+    new_living: NewLiving, mode: str, switched: bool
 ) -> None:
-    server = SimulatedServer(bad=False)
-    policy = Guard.model_validate({"mode": "observe", "drain_timeout": "2s"})
+    server = SimulatedServer(bad=False, switched=switched)
+    policy = Guard.model_validate({"mode": mode, "drain_timeout": "2s"})
     living = new_living(policy=policy, server=server)
     living.live(60)
     until = server.now + 3600
@@ -294,10 +296,29 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(
     )
     living.live(300, until=Phase.DISABLED)
     living.live(3000)
-    assert server.mode is Mode.OFF
+    assert server.mode is (Mode.STANDBY if switched else Mode.OFF)
     living.live(1200, until=Phase.OBSERVING)
     assert server.mode is Mode.ON
     assert living.state.elsewhere is None
+
+
+def test_a_guard_that_is_off_restarts_nothing_that_another_tool_switched_on_already(
+    living: Living,
+) -> None:
+    """Though the operator's disabling was for a time."""
+    living.guardian.policy = Guard.model_validate({"mode": "off", "drain_timeout": "2s"})
+    living.live(60)
+    until = living.server.now + 3600
+    living.command(
+        lambda state: state_machine.order(
+            state, Mode.OFF, by="ann", now=living.server.now, until=until
+        )
+    )
+    living.live(300, until=Phase.DISABLED)
+    living.server.configured = Mode.ON
+    living.server.restart()
+    assert living.live(5000).phase is Phase.OBSERVING
+    assert len(living.server.starts) == 2
 
 
 def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Living) -> None:
@@ -312,12 +333,48 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)
 
 
+def set_clock_back(living: Living, seconds: float) -> None:
+    """While no daemon runs."""
+    living.server.set_clock_back(seconds)
+    living.guardian = living._born()
+
+
 def test_a_clock_that_was_set_back_stops_nothing(living: Living) -> None:
     living.live(400, until=Phase.VERIFYING)
-    living.server.started -= 10_800
-    living.server.now -= 10_800
-    living.guardian = living._born()
+    set_clock_back(living, 10_800)
     assert living.live(400, until=Phase.DISABLED).phase is Phase.DISABLED
+
+
+@pytest.mark.parametrize("seconds", [3 * HOUR, 24 * HOUR])
+def test_a_trial_is_not_delayed_by_a_clock_that_was_set_back(
+    living: Living, seconds: float
+) -> None:
+    living.live(400, until=Phase.DISABLED)
+    set_clock_back(living, seconds)
+    assert living.live(ACT.rearm.after + 300, until=Phase.TRIAL).phase is Phase.TRIAL
+
+
+def test_the_cooldown_is_not_prolonged_by_a_clock_that_was_set_back(
+    new_living: NewLiving,
+) -> None:
+    living = new_living(policy=QUICK)
+    living.live(400, until=Phase.DISABLED)
+    set_clock_back(living, 5 * HOUR)
+    living.live(3 * QUICK.cooldown, until=Phase.TRIAL)
+    assert living.state.phase is Phase.TRIAL
+
+
+def test_another_tool_is_respected_no_longer_though_the_clock_was_set_back(
+    living: Living,
+) -> None:
+    living.live(20)
+    for mode in (Mode.OFF, Mode.ON):
+        living.server.configured = mode
+        living.server.restart()
+        living.live(60)
+    set_clock_back(living, 5 * HOUR)
+    living.live(ACT.respect + 300, until=Phase.DRAINING)
+    assert living.state.phase is Phase.DRAINING
 
 
 def test_a_change_of_the_owner_that_our_file_hides_is_told(living: Living) -> None:

@@ -77,6 +77,7 @@ class World:
         self.servers = {name: SimulatedServer() for name in names or ("chat",)}
         for server in self.servers.values():
             server.started -= 100.0  # it is in breach by now
+        self._set_back = 0.0
 
     @property
     def server(self) -> SimulatedServer:
@@ -89,7 +90,13 @@ class World:
         return next(iter(self.servers.values())).now
 
     def moment(self) -> Moment:
-        return Moment(wall=self.now, monotonic=self.now - 1e9)
+        return Moment(wall=self.now, monotonic=self.now - 1e9 + self._set_back)
+
+    def set_clock_back(self, seconds: float) -> None:
+        """The clock that never steps goes on."""
+        self._set_back += seconds
+        for server in self.servers.values():
+            server.set_clock_back(seconds)
 
     def wait(self, seconds: float = TURN_SECONDS) -> None:
         for server in self.servers.values():

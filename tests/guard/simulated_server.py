@@ -90,6 +90,13 @@ class SimulatedServer:
         """Whether its switch is at 0, by an order whose lease has not ended."""
         return self.ordered == 0 and self.now < self.lease_ends
 
+    def set_clock_back(self, seconds: float) -> None:
+        """Its times are by the clock that everybody has."""
+        self.now -= seconds
+        self.started -= seconds
+        self.scraped -= seconds
+        self.lease_ends -= seconds
+
     # The switch, as its client shows it
 
     def state(self) -> SwitchState:

@@ -12,7 +12,7 @@ from specwatch.domain.model import HOUR, Mode
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import SwitchOutcome
 from specwatch.guard.restart_phases import MOST_VERIFY
-from specwatch.guard.state import Cause, GuardState, Phase
+from specwatch.guard.state import Cause, GuardState, Order, Phase
 from specwatch.guard.switch_phases import LEASE
 from tests.guard.situations import ACT, CONFIRMED, DISABLED, NOW, about, check_step, seen
 
@@ -139,6 +139,12 @@ STEPS: dict[str, tuple[GuardState, float, dict[str, Any], Mapping[str, Any] | No
         {"switch_error": "refused", "switch_lost": LEASE},
         {"phase": Phase.OBSERVING, "standby": False, "rearm_at": None},
     ),
+    "a verification does not go on without the order": (
+        VERIFYING,
+        LEASE,
+        {"switch_error": "refused", "switch_lost": LEASE},
+        {"phase": Phase.OBSERVING, "standby": False, "goal": Mode.ON},
+    ),
     "the switch is back": (LOST, 700.0, {}, {"phase": Phase.DISABLED, "waiting": ""}),
     "standby costs little": (STANDBY, HOUR, {"standby_cost": about(1.0005, 0.0001)}, None),
     "standby may cost nothing": (STANDBY, HOUR, {"standby_cost": about(1.2, 0.3)}, None),
@@ -163,3 +169,23 @@ def test_a_step_by_the_switch(
 ) -> None:
     at_zero = {"mode": None, "breaches": (), "switchable": True, "in_standby": True}
     check_step(state, seen(seconds, **at_zero | look), expected)
+
+
+@pytest.mark.parametrize("state", [STANDBY, VERIFYING], ids=["disabled", "verifying"])
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        (
+            Mode.OFF,
+            {"phase": Phase.DISABLED, "goal": Mode.OFF, "standby": True, "rearm_at": NOW + HOUR},
+        ),
+        (Mode.ON, {"phase": Phase.RESTARTING, "goal": Mode.ON, "standby": True}),
+    ],
+)
+def test_an_operator_command_in_standby_does_not_rely_on_a_page_from_before(
+    state: GuardState, goal: Mode, expected: Mapping[str, Any]
+) -> None:
+    """The page still shows speculation on, as it was scraped before the switch."""
+    until = NOW + HOUR if goal is Mode.OFF else None
+    commanded = replace(state, order=Order(goal, "ann", NOW, until=until))
+    check_step(commanded, seen(2.0, breaches=(), switchable=True), expected)
