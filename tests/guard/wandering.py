@@ -151,6 +151,8 @@ class Wandering:
             service=service,
             service_error="the manager is away" if service is None else "",
             outcome=outcome[2] if outcome and mine else None,
+            prepared_at=state.since if self._happens(0.5) else None,
+            from_files=self._happens(0.05),
             trial=chance.choice([None, Trial(_LOSES), Trial(_WINS), Trial(_LOSES, _LOSES)]),
             predicted=chance.choice([None, _LOSES, _WINS]),
             verification=chance.choice(
@@ -229,7 +231,8 @@ class Wandering:
             assert before.phase is Phase.VERIFYING
             self._may_go_on(before)
             return
-        assert before.phase in CALM
+        verified = before.phase is Phase.VERIFYING and before.healthy_at is not None
+        assert before.phase in CALM or (verified and cause(after) is Cause.PERSON)
         if cause(after) is Cause.PERSON:
             # What a person ordered may need a restart after all: the switch is not followed.
             assert before.order is not None or before.standby
