@@ -70,7 +70,8 @@ def _quantiles(name: str, words: str) -> list[ViewColumn]:
     ]
 
 
-_POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
+_POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL
+        AND counts.accepted_per_position IS NOT NULL THEN (
         SELECT array_agg(before - after ORDER BY length)
         FROM unnest(array_prepend(counts.drafts, counts.accepted_per_position),
                     array_append(counts.accepted_per_position, 0::bigint))

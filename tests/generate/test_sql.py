@@ -76,17 +76,19 @@ def test_the_views_have_the_documented_columns_and_exact_figures(store: Store) -
 
 @each_database
 def test_accepted_lengths_are_those_of_the_positions(store: Store) -> None:
-    """And null where the counters contradict each other."""
+    """And null where the counters contradict each other, or are not known by position."""
     torn = minute(T0 + 60)
     torn = replace(torn, tally=replace(torn.tally, accepted_per_position=(100, 120, 5)))
     unknown = minute(T0 + 120)
     unknown = replace(unknown, tally=replace(unknown.tally, drafts=None))
-    store.write([batch(minute(T0, drafts=100), torn, unknown)], now=0)
+    whole = minute(T0 + 180)
+    whole = replace(whole, tally=replace(whole.tally, accepted_per_position=None))
+    store.write([batch(minute(T0, drafts=100), torn, unknown, whole)], now=0)
     found = asked(store, "SELECT accepted_lengths FROM minutes ORDER BY start")
     lengths = [row["accepted_lengths"] for row in found]
     if isinstance(lengths[0], str):
         lengths = [None if text is None else json.loads(text) for text in lengths]
-    assert lengths == [[0, 50, 25, 25], None, None]
+    assert lengths == [[0, 50, 25, 25], None, None, None]
 
 
 def _as_grafana_asks(sql: str) -> str:
