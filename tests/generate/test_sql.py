@@ -24,12 +24,16 @@ PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 
 
 def filled(store: Store) -> Store:
-    """A store with some minutes of two temperatures, an hour, and a row in every table."""
+    """A store with some minutes of three temperatures, an hour, and a row in every table.
+
+    One temperature had a request of one token, and so no draft.
+    """
     minutes = [
         _with_acceptance(minute(T0 + 60 * n, temperature=temperature, drafts=100 + n))
         for n in range(5)
         for temperature in ("all", "0", ">1", "output=text")
     ]
+    minutes.append(minute(T0, temperature="(0,0.3]", drafts=0))
     store.write([batch(*minutes)], now=0)
     store.roll_up(T0 + 2 * HOUR)
     fill_tables(store, T0 + 2.0 * HOUR)
