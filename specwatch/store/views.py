@@ -120,8 +120,8 @@ COLUMNS = (
     ViewColumn(
         "load",
         _ratio("running_us", "sampled_us"),
-        "Mean of the running requests. Null except for `all`: the values of a dimension share a"
-        " batch.",
+        "Mean of the running requests of the whole server, in the row of each value: the values of"
+        " a dimension share a batch.",
     ),
     ViewColumn("requests", "counts.requests", "Finished requests."),
     ViewColumn("prompt_tokens", "counts.prompt_tokens", "Tokens of prompts."),
