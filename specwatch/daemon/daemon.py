@@ -109,7 +109,7 @@ class Daemon:
             self._recorder.store,
             owner.identity(),
             shard="" if config.shard is None else str(config.shard),
-            address=lambda: page_address(self.http),
+            address=lambda: page_address(self.config, self.http),
             is_gone=owner.is_gone,
         )
         self._recorder.store.before_write = lease.check

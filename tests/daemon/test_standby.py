@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -146,6 +147,19 @@ def test_a_second_daemon_of_one_name_stands_by_and_takes_over_when_the_first_end
     world.require_all_counted()
     assert len(events(log, "standing_by")) == len(events(log, "taking_over")) == 2
     assert not events(log, "turn_failed") + events(log, "counted_by_another")
+
+
+@pytest.mark.parametrize("external_url", [None, "https://specwatch.example.com"])
+def test_the_one_that_watches_is_named_by_an_address_that_other_machines_know(
+    world: World, external_url: str | None
+) -> None:
+    """It listens on a loopback address, which is another machine there."""
+    config = world.config()
+    if external_url is not None:
+        config = config.model_copy(update={"external_url": external_url})
+    first = world.start(config)
+    expected = external_url or f"http://{socket.gethostname()}:{first.daemon.http.port}"
+    assert world.start().daemon.status().lease.holder == expected
 
 
 def test_one_that_wakes_up_after_its_lease_writes_nothing_and_ends(world: World, log: Log) -> None:
