@@ -270,14 +270,15 @@ class LeaseStatus:
     """Which process watches as the daemon of this name.
 
     ``standby``: another one, and this one takes over when that ends. ``holder`` is the URL of the
-    page of the one that watches, ``since`` when it began to (Unix seconds); ``error`` says why that
-    may be out of date.
+    page of the one that watches, ``since`` when it began to (Unix seconds), ``left`` in how many
+    seconds its lease ends unless it is renewed; ``error`` says why that may be out of date.
     """
 
     standby: bool = False
     holder: str = ""
     since: float | None = None
     error: str | None = None
+    left: float | None = None
 
 
 HUNG_SECONDS = 30.0

@@ -12,9 +12,14 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 def standing_by(lease: LeaseStatus, now: float) -> str:
     """That this process stands by, and for whom; ``now`` is Unix time in seconds."""
     since = "" if lease.since is None else f" for {figures.span(now - lease.since)}"
+    sentence = f"This process stands by. {shown(lease.holder, LONGEST_SENTENCE)} has watched{since}"
+    if lease.left is None:
+        return f"{sentence}; this one takes over when that one ends."
+    if lease.left <= 0:
+        return f"{sentence}; its lease has ended, and this one takes over now."
     return (
-        f"This process stands by. {shown(lease.holder, LONGEST_SENTENCE)} has watched{since}; this"
-        " one takes over when that one ends."
+        f"{sentence}; its lease ends in {figures.span(lease.left)} unless it renews it, and then"
+        " this one takes over."
     )
 
 

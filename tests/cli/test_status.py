@@ -359,7 +359,14 @@ def test_a_daemon_of_a_shard_names_it(run: Run, surface: Surface) -> None:
 def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=STANDBY)
     words = " ".join(run("status", "--url", surface.url).stdout.split())
-    assert "This process stands by. http://birch:9469 has watched for 10 min" in words
+    assert (
+        "This process stands by. http://birch:9469 has watched for 10 min; its lease ends in"
+        in words
+    )
+    assert "in 6 s unless it renews it, and then this one takes over." in words
+    surface.status = daemon(lease=replace(STANDBY, left=-0.5))
+    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert "its lease has ended, and this one takes over now." in words
     surface.status = daemon(lease=LeaseStatus(error="no database"))
     words = " ".join(run("status", "--url", surface.url).stdout.split())
     assert "stands by" not in words

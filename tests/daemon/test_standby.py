@@ -139,6 +139,7 @@ def test_a_second_daemon_of_one_name_stands_by_and_takes_over_when_the_first_end
         status = second.daemon.status()
         assert (status.lease.standby, status.ready, status.targets) == (True, True, ())
         assert status.lease.holder == first.daemon.status().lease.holder != ""
+        assert 0 < (status.lease.left or 0) <= SQLITE_LEASE_SECONDS
         world.stop(first)
         world.turns()
         assert second.names == [*NAMES]
