@@ -272,6 +272,8 @@ class LeaseStatus:
     ``standby``: another one, and this one takes over when that ends. ``holder`` is the URL of the
     page of the one that watches, ``since`` when it began to (Unix seconds), ``left`` in how many
     seconds its lease ends unless it is renewed; ``error`` says why that may be out of date.
+    ``never_read`` are configured targets that no daemon of this name has ever read, so the one that
+    watches may not have them.
     """
 
     standby: bool = False
@@ -279,6 +281,7 @@ class LeaseStatus:
     since: float | None = None
     error: str | None = None
     left: float | None = None
+    never_read: tuple[str, ...] = ()
 
 
 HUNG_SECONDS = 30.0

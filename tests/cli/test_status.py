@@ -367,6 +367,20 @@ def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surf
     surface.status = daemon(lease=replace(STANDBY, left=-0.5))
     words = " ".join(run("status", "--url", surface.url).stdout.split())
     assert "its lease has ended, and this one takes over now." in words
+    assert run("status", "--url", surface.url).exit_code == 0
+
+
+def test_a_target_that_nobody_reads_is_a_failure(run: Run, surface: Surface) -> None:
+    names = ("chat-2", "b", "c", "d", "e")
+    surface.status = daemon(lease=replace(STANDBY, never_read=names))
+    done = run("status", "--url", surface.url)
+    words = " ".join(done.stdout.split())
+    assert done.exit_code == 1
+    assert "chat-2, b, c and 2 more: never read by a daemon of this name" in words
+    assert "give it a name of its own (`daemon` in the configuration" in words
+
+
+def test_a_lease_that_cannot_be_read_is_shown(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=LeaseStatus(error="no database"))
     words = " ".join(run("status", "--url", surface.url).stdout.split())
     assert "stands by" not in words

@@ -163,6 +163,27 @@ def test_the_one_that_watches_is_named_by_an_address_that_other_machines_know(
     assert world.start().daemon.status().lease.holder == expected
 
 
+def test_one_that_stands_by_says_which_of_its_targets_nobody_has_read(
+    world: World, log: Log
+) -> None:
+    """As where two daemons of different targets have one name by default."""
+    config = world.config()
+    one, other = (config.model_copy(update={"targets": (target,)}) for target in config.targets[:2])
+    first, second = world.start(one), world.start(other, lanes=ALL)
+    same = world.start(one, lanes=ALL)
+    assert second.daemon.status().lease.never_read == ()  # there was no time to read it
+    world.turns(8)
+    assert second.daemon.status().lease.never_read == ("code",)
+    assert same.daemon.status().lease.never_read == ()
+    (line,) = events(log, "targets_never_read")
+    assert line["targets"] == ["code"]
+    world.stop(same)
+    world.stop(first)
+    world.turns()
+    assert second.names == ["code"]
+    assert second.daemon.status().lease.never_read == ()
+
+
 def test_one_that_wakes_up_after_its_lease_writes_nothing_and_ends(world: World, log: Log) -> None:
     first = world.start()
     world.turns()
