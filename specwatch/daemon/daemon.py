@@ -200,7 +200,7 @@ class Daemon:
             daemon=self.config.daemon,
             listen=self.http.url,
             database=self._recorder.store.where,
-            targets=[target.name for target in self.config.targets],
+            targets=self._own_names(),
         )
         self._service.ready(self._sentence())
 
@@ -395,8 +395,7 @@ class Daemon:
                 read = targets_read(connection, store.daemon)
         except StoreError:
             return  # the lease says so
-        names = [target.name for target in part_of(self.config).targets]
-        found = tuple(name for name in names if name not in read)
+        found = tuple(name for name in self._own_names() if name not in read)
         if found and found != self._never_read:
             _log.error(
                 "targets_never_read",
@@ -475,7 +474,11 @@ class Daemon:
         self._on_reload(self.config)
         if fixed:
             _log.warning("restart_needed", keys=fixed)
-        _log.info("reloaded", targets=[target.name for target in self.config.targets])
+        _log.info("reloaded", targets=self._own_names())
+
+    def _own_names(self) -> list[str]:
+        """The targets of our shard."""
+        return [target.name for target in part_of(self.config).targets]
 
     def _watch_discovered(self) -> None:
         before = self.targets.by_name.keys()

@@ -288,6 +288,15 @@ def test_a_change_of_shards_loses_and_doubles_nothing(world: World, log: Log, ah
     assert not events(log, "turn_failed") + events(log, "standing_by")
 
 
+def test_the_log_names_the_targets_of_the_shard(world: World, log: Log) -> None:
+    config = world.config(Shard(0, 2))
+    own = [target.name for target in part_of(config).targets]
+    assert 0 < len(own) < len(NAMES)
+    world.start(config, reload=lambda: config).read_again()
+    lines = events(log, "started") + events(log, "reloaded")
+    assert [line["targets"] for line in lines] == [own, own]
+
+
 @pytest.mark.parametrize("of", ["group", "workload"])
 def test_replicas_of_a_group_and_pods_of_a_workload_are_in_one_shard(
     database: Path, of: str
