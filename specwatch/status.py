@@ -132,6 +132,11 @@ class TargetStatus(Struct, frozen=True):
     scrapes."""
 
     @property
+    def has_minutes(self) -> bool:
+        """Whether a minute has ended since it is watched."""
+        return self.last_window is not None or bool(self.recent)
+
+    @property
     def means(self) -> Means:
         """The cheapest way to measure what cannot be judged now."""
         guard = self.guard

@@ -229,7 +229,11 @@ def _problem_lines(answer: DaemonAnswer) -> Lines:
         yield from paragraph(lease.standing_by(daemon.lease, daemon.now), "bold")
     elif not texts:
         outcomes = [
-            speculation.answer(target.decision.models.get(model), mode)[0]
+            speculation.answer(
+                target.decision.models.get(model),
+                mode,
+                minutes=target.last_window is not None or bool(target.recent),
+            )[0]
             for target in answer.targets
             if isinstance(target, TargetView) and not target.pods
             for model, mode in target.models.items()

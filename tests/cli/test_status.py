@@ -370,6 +370,15 @@ def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surf
     assert run("status", "--url", surface.url).exit_code == 0
 
 
+def test_before_the_first_minute_nothing_is_said_about_traffic(run: Run, surface: Surface) -> None:
+    surface.status = daemon(target(recent=()))
+    first = run("status", "--url", surface.url).stdout
+    assert "Speculation is not measured for 1 model." in " ".join(first.split())
+    surface.status = daemon(target())
+    later = run("status", "--url", surface.url).stdout
+    assert "Speculation has no traffic for 1 model." in " ".join(later.split())
+
+
 def test_a_target_that_nobody_reads_is_a_failure(run: Run, surface: Surface) -> None:
     names = ("chat-2", "b", "c", "d", "e")
     surface.status = daemon(lease=replace(STANDBY, never_read=names))

@@ -197,6 +197,7 @@ def situations() -> dict[str, DaemonStatus]:
         ),
         "it is off": daemon(target(models={"llama": Mode.OFF}, decision=result)),
         "no traffic": daemon(target()),
+        "no minute has ended": daemon(target(recent=())),
         "the mode is unknown": daemon(target(models={"llama": Mode.UNKNOWN})),
         "the engine switched it off": daemon(
             target(models={"llama": Mode.STOPPED}, stops={"llama": stop})
