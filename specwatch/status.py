@@ -135,6 +135,11 @@ class TargetStatus(Struct, frozen=True):
     scrapes."""
 
     @property
+    def has_minutes(self) -> bool:
+        """Whether a minute has ended since it is watched."""
+        return self.last_window is not None or bool(self.recent)
+
+    @property
     def means(self) -> Means:
         """The cheapest way to measure what cannot be judged now."""
         guard = self.guard
@@ -273,14 +278,18 @@ class LeaseStatus:
     """Which process watches as the daemon of this name.
 
     ``standby``: another one, and this one takes over when that ends. ``holder`` is the URL of the
-    page of the one that watches, ``since`` when it began to (Unix seconds); ``error`` says why that
-    may be out of date.
+    page of the one that watches, ``since`` when it began to (Unix seconds), ``left`` in how many
+    seconds its lease ends unless it is renewed; ``error`` says why that may be out of date.
+    ``never_read`` are configured targets that no daemon of this name has ever read, so the one that
+    watches may not have them.
     """
 
     standby: bool = False
     holder: str = ""
     since: float | None = None
     error: str | None = None
+    left: float | None = None
+    never_read: tuple[str, ...] = ()
 
 
 HUNG_SECONDS = 30.0

@@ -238,6 +238,7 @@ def load(
     *,
     database: str | None = None,
     listen: str | None = None,
+    daemon: str | None = None,
 ) -> loading.Config:
     """The configuration that the options select. Raises ConfigError.
 
@@ -249,6 +250,7 @@ def load(
         if file is not None:
             raise ConfigError("give either --config or --target, not both")
         settings = {
+            "daemon": daemon,
             "database": database,
             "listen": listen,
             "targets": [
@@ -265,6 +267,11 @@ def load(
             )
         file = DEFAULT_FILE
     config = loading.load(file, environ=environ, hostname=hostname)
+    if daemon is not None:
+        try:
+            settings["daemon"] = parse_name(daemon)
+        except ValueError as error:
+            raise ConfigError(f"--daemon: {error}") from None
     if database is not None:
         settings["database"] = section("--database", loading.Database, database)
     if listen is not None:

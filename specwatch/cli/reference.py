@@ -327,10 +327,14 @@ def _database() -> Iterator[str]:
         "# Database",
         "",
         "Read the two views `minutes` and `hours`. They are the same on SQLite and Postgres, and"
-        " their names are stable from version 1.0 on. A minute has a row for each target, model and"
-        " value of a dimension; an hour has one for each mode, load bin and configuration within"
-        " it, of which counts can be added up, and quantiles cannot. A quantile is interpolated"
-        " inside its bucket; one beyond the last bound is given as that bound.",
+        " their names are stable from version 1.0 on. A minute has a row for each daemon, target,"
+        " model and value of a dimension; an hour has one for each mode, load bin and configuration"
+        " within it. A minute in which the daemon was restarted, or another took over, has two: one"
+        " of each process. Add up the counts of such rows; quantiles cannot be added up. A quantile"
+        " is interpolated inside its bucket; one beyond the last bound is given as that bound.",
+        "",
+        "Where daemons of different names watch one target, each stores all of its counts: restrict"
+        " `daemon` in every sum.",
         "",
     )
     yield from ("## The views `minutes` and `hours`", "")

@@ -42,6 +42,9 @@ _AGAIN_SECONDS = 1.0
 @click.command(name="run", context_settings={"allow_interspersed_args": False})
 @options.file_option
 @options.target_option
+@click.option(
+    "--daemon", "name", metavar="NAME", help="Name of this daemon, in place of the file's."
+)
 @click.option("--database", metavar="URL", help="Database, in place of the file's.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to serve on, in place of the file's.")
 @click.option(
@@ -57,6 +60,7 @@ _AGAIN_SECONDS = 1.0
 def command(
     file: Path | None,
     targets: tuple[str, ...],
+    name: str | None,
     database: str | None,
     listen: str | None,
     log_format: Literal["auto", "json", "console"] | None,
@@ -88,7 +92,7 @@ def command(
     gc.enable()
 
     def reload() -> Config:
-        return configured(file, targets, words, database=database, listen=listen)
+        return configured(file, targets, words, database=database, listen=listen, daemon=name)
 
     def log(config: Config) -> None:
         logs.configure(
@@ -151,6 +155,7 @@ def configured(
     *,
     database: str | None,
     listen: str | None,
+    daemon: str | None = None,
 ) -> Config:
     """The configuration of ``run``; with a ``command`` exactly one target of it is supervised.
 
@@ -164,8 +169,8 @@ def configured(
     if command and (targets or (file is None and not options.has_default_file())):
         target: dict[str, Any] = {"url": targets[0]} if targets else _served_by(command)
         target["service"] = {"kind": "supervised"}
-        return options.load(file, [target], database=database, listen=listen)
-    config = options.load(file, targets, database=database, listen=listen)
+        return options.load(file, [target], database=database, listen=listen, daemon=daemon)
+    config = options.load(file, targets, database=database, listen=listen, daemon=daemon)
     supervised = next((t for t in config.targets if isinstance(t.service, SupervisedService)), None)
     if command and supervised is None:
         raise ConfigError(

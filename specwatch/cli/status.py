@@ -68,8 +68,8 @@ def command(
     """Show what the daemon knows now: what is wrong and what to do, then each target.
 
     Exit code 1 when it does not answer, when a target, a source of targets or the database fails,
-    when it is stuck, when a rule of severity critical or warning is in breach, or when a guard is
-    held.
+    when it is stuck, when a rule of severity critical or warning is in breach, when a guard is
+    held, or when it stands by and the daemon that watches seems not to have its targets.
     """
     if url is not None:
         try:
@@ -87,7 +87,15 @@ def command(
         complete = _show(answer)
     failing = any(map(_is_failing, answer.targets))
     broken = any(source.failure for source in answer.daemon.discovery)
-    if failing or broken or not complete or answer.daemon.stuck or answer.daemon.store.error:
+    unwatched = answer.daemon.lease.never_read
+    if (
+        failing
+        or broken
+        or unwatched
+        or not complete
+        or answer.daemon.stuck
+        or answer.daemon.store.error
+    ):
         raise click.exceptions.Exit(1)
 
 
@@ -221,7 +229,11 @@ def _problem_lines(answer: DaemonAnswer) -> Lines:
         yield from paragraph(lease.standing_by(daemon.lease, daemon.now), "bold")
     elif not texts:
         outcomes = [
-            speculation.answer(target.decision.models.get(model), mode)[0]
+            speculation.answer(
+                target.decision.models.get(model),
+                mode,
+                minutes=target.last_window is not None or bool(target.recent),
+            )[0]
             for target in answer.targets
             if isinstance(target, TargetView) and not target.pods
             for model, mode in target.models.items()

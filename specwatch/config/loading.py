@@ -129,8 +129,9 @@ class Config(Section):
     external_url: str = Field(
         default=None, validate_default=True, examples=["https://specwatch.example.com"]
     )
-    """URL at which people reach this daemon, for links in alerts and dashboards. Default: that of
-    `listen`, with the host name in place of `0.0.0.0`."""
+    """URL at which people reach this daemon, for links in alerts and dashboards, and from a daemon
+    that stands by. Default: that of `listen`, with the host name in place of `0.0.0.0`; where one
+    stands by, in place of a loopback address too."""
     allowed_hosts: tuple[HostName, ...] = ()
     """Host names that requests may use, besides loopback names, `listen` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES

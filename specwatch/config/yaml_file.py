@@ -25,9 +25,10 @@ _VARIABLE = re.compile(
     r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<given>:-(?P<default>[^}]*))?\}|\$\{"
 )
 
-
-_QUOTED = re.compile(r"'[^'<]{2,}'")
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 """Names of anchors and tags in messages: they may be an unquoted secret."""
+_TOKEN = re.compile(r"<[a-z ]+>|.?", re.DOTALL)
+"""What messages quote that is no name: ``<block end>``, and single characters."""
 
 
 class Problem(NamedTuple):
@@ -104,7 +105,15 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     if "undefined alias" in problem:
         return "an alias (*NAME) has no anchor (&NAME); in quotes, a value may begin with *"
     message = f"{error.context}, {problem}" if error.context else problem
-    return "not valid YAML: " + _QUOTED.sub("'***'", message)
+    hint = (
+        '; a value with a bracket needs quotes, like "(0,0.3]"' if "but got ']'" in problem else ""
+    )
+    return f"not valid YAML: {_QUOTED.sub(_masked, message)}{hint}"
+
+
+def _masked(quoted: re.Match[str]) -> str:
+    """A quoted part of a message; what is of the file may be a secret."""
+    return quoted[0] if _TOKEN.fullmatch(quoted[0][1:-1]) else "'***'"
 
 
 class _Builder:

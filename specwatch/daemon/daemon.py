@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -31,14 +32,16 @@ from specwatch.daemon.scraper import Scraper
 from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.daemon.workloads import Workloads, part_of, with_workloads
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
-from specwatch.errors import ConfigError
+from specwatch.errors import ConfigError, StoreError
 from specwatch.report.deliveries import DeliveryMonitor
 from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
 from specwatch.scrape.gpu import GpuMemoryReader
 from specwatch.status import HUNG_SECONDS, DaemonStatus, TargetStatus
+from specwatch.store.cursor_rows import targets_read
 from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
+from specwatch.wording import lease as lease_wording
 
 if TYPE_CHECKING:
     from specwatch.actuators.supervisor import Supervisor
@@ -55,6 +58,9 @@ _GPU_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 5.0
 _ROLL_UP_SECONDS = 600.0
 _PRUNE_SECONDS = 6 * HOUR
+_NEVER_READ_SECONDS = 15.0
+_FIRST_READ_SECONDS = 60.0
+"""After so long one that watches has read each of its targets that answers."""
 _CLOCK_STEP_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 """How soon a step of the clock or a discovered target is handled."""
@@ -109,7 +115,7 @@ class Daemon:
             self._recorder.store,
             owner.identity(),
             shard="" if config.shard is None else str(config.shard),
-            address=lambda: page_address(self.http),
+            address=lambda: page_address(self.config, self.http),
             is_gone=owner.is_gone,
         )
         self._recorder.store.before_write = lease.check
@@ -117,6 +123,7 @@ class Daemon:
             lease, now=now, alive=lambda: self._silent(self._now()) <= HUNG_SECONDS
         )
         self._begun = False
+        self._never_read: tuple[str, ...] = ()
         own = part_of(config)
         self._rule_service = RuleService(self._recorder.store, own, now=now)
         self._gpu = GpuMemoryReader()
@@ -193,7 +200,7 @@ class Daemon:
             daemon=self.config.daemon,
             listen=self.http.url,
             database=self._recorder.store.where,
-            targets=[target.name for target in self.config.targets],
+            targets=self._own_names(),
         )
         self._service.ready(self._sentence())
 
@@ -246,7 +253,7 @@ class Daemon:
             stuck=self.targets.stuck(now),
             silent=self._silent(now),
             shard="" if self.config.shard is None else str(self.config.shard),
-            lease=self._lease.status(),
+            lease=replace(self._lease.status(), never_read=() if self._begun else self._never_read),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
             ready=self._lease.ready
@@ -335,6 +342,7 @@ class Daemon:
         every(beat, self._heartbeat, delay=0.0, lane="loop")
         every(self._lease.every, self._look_at_lease, delay=self._lease.every, lane="lease")
         if not self._begun:
+            every(_NEVER_READ_SECONDS, self._look_for_never_read, delay=0.0, lane="upkeep")
             return
         for source in self._discovery:
             seconds = source.source.settings.refresh_interval
@@ -374,6 +382,28 @@ class Daemon:
         self._lease.turn()
         if self._lease.lost or self._lease.watching is not self._begun:
             self._asked.put(None)  # which ends the main loop's wait
+
+    def _look_for_never_read(self) -> None:
+        """See, while standing by, which of our targets the one that watches seems not to have, once
+        it had the time to read them."""
+        waited = self._now().monotonic - self._started.monotonic
+        if self._begun or waited < _FIRST_READ_SECONDS:
+            return
+        store = self._recorder.store
+        try:
+            with store.connected() as connection:
+                read = targets_read(connection, store.daemon)
+        except StoreError:
+            return  # the lease says so
+        found = tuple(name for name in self._own_names() if name not in read)
+        if found and found != self._never_read:
+            _log.error(
+                "targets_never_read",
+                targets=list(found[:_MOST_NAMED]),
+                detail=lease_wording.never_read(found),
+                remedy=lease_wording.NEVER_READ_REMEDY,
+            )
+        self._never_read = found
 
     def _catch_up(self) -> None:
         if self._recorder.ready:
@@ -444,7 +474,11 @@ class Daemon:
         self._on_reload(self.config)
         if fixed:
             _log.warning("restart_needed", keys=fixed)
-        _log.info("reloaded", targets=[target.name for target in self.config.targets])
+        _log.info("reloaded", targets=self._own_names())
+
+    def _own_names(self) -> list[str]:
+        """The targets of our shard."""
+        return [target.name for target in part_of(self.config).targets]
 
     def _watch_discovered(self) -> None:
         before = self.targets.by_name.keys()

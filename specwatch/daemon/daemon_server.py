@@ -50,7 +50,10 @@ def server_of(
     return HttpServer(application, listen.host, listen.port, name="http", bounded=True)
 
 
-def page_address(server: HttpServer) -> str:
-    """Where people reach the page of a server that listens."""
-    anywhere = server.host in ("0.0.0.0", "::")  # noqa: S104
-    return local_url(socket.gethostname() if anywhere else server.host, server.port)
+def page_address(config: Config, server: HttpServer) -> str:
+    """The URL of the page of a server that listens, to show on other machines: ``external_url`` if
+    it is configured, else with the host name in place of an address that each machine has."""
+    if "external_url" in config.model_fields_set:
+        return config.external_url
+    here = is_loopback(server.host)
+    return local_url(socket.gethostname() if here else server.host, server.port)

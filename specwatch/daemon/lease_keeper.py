@@ -65,8 +65,10 @@ class LeaseKeeper:
             _log.warning(
                 "standing_by",
                 holder=None if holder is None else holder.address,
-                remedy="this process takes over when the other one ends; if both should watch, give"
-                " each its own name with the key daemon, or a part of the targets with shard",
+                seconds_left=None if holder is None else round(holder.left, 1),
+                remedy="this process takes over when the other one ends, or does not renew its"
+                " lease in the seconds left; if both should watch, give each its own name with the"
+                " key daemon, or a part of the targets with shard",
             )
 
     def turn(self) -> None:
@@ -96,6 +98,7 @@ class LeaseKeeper:
             holder="" if holder is None else holder.address,
             since=None if holder is None else holder.since,
             error=self._error,
+            left=None if holder is None else holder.left,
         )
 
     def _take(self) -> bool | None:

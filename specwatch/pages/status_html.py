@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -113,7 +113,8 @@ def version_of(status: DaemonStatus) -> str:
         for one in status.targets
     ]
     known = [(one.kind, one.target, one.model_name) for one in problems(status)]
-    present = (seen, known, status.lease, status.store.error)
+    holder = replace(status.lease, left=None)  # which changes all the time
+    present = (seen, known, holder, status.store.error)
     return hashlib.sha256(repr(present).encode()).hexdigest()[:16]
 
 

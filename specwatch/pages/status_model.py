@@ -101,7 +101,9 @@ def answer_of(target: TargetStatus, model: str, status: DaemonStatus) -> StatusA
     known = target.decision.models.get(model)
     answer = None if known is None else model_view(known, status.now)
     mode = target.models.get(model)
-    outcome, sentence = speculation.answer(answer, mode, target.stops.get(model))
+    outcome, sentence = speculation.answer(
+        answer, mode, target.stops.get(model), minutes=target.has_minutes
+    )
     return StatusAnswer(outcome, sentence, "off by the engine" if mode is Mode.STOPPED else "")
 
 

@@ -104,6 +104,12 @@ def read(
     }
 
 
+def targets_read(connection: sa.Connection, daemon: str) -> frozenset[str]:
+    """The targets that a daemon has ever read."""
+    query = sa.select(cursors.c.target).where(cursors.c.daemon == daemon)
+    return frozenset(connection.scalars(query))
+
+
 def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor], run: int) -> None:
     """Write cursors of a run, replacing the stored ones of their targets."""
     rows = [

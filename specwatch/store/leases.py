@@ -30,10 +30,12 @@ it can mostly be seen that a process on the same machine has ended."""
 
 
 class Holder(NamedTuple):
-    """Who has a lease: the URL of its page, and since when (Unix time, by the database)."""
+    """Who has a lease: the URL of its page, since when (Unix time, by the database), and in how
+    many seconds from when we looked it ends unless it is renewed."""
 
     address: str
     since: float
+    left: float
 
 
 class Lease:
@@ -111,7 +113,7 @@ class Lease:
         conditions = (leases.c[name] == value for name, value in self._key.items())
         row = connection.execute(query.where(*conditions)).first()
         if row is not None:
-            self.holder = Holder(row.address, row.since)
+            self.holder = Holder(row.address, row.since, row.until - row.clock)
         return row
 
     def _take(self, connection: sa.Connection) -> bool:

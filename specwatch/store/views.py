@@ -70,7 +70,8 @@ def _quantiles(name: str, words: str) -> list[ViewColumn]:
     ]
 
 
-_POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL THEN (
+_POSTGRES_LENGTHS = """CASE WHEN counts.drafts IS NOT NULL
+        AND counts.accepted_per_position IS NOT NULL THEN (
         SELECT array_agg(before - after ORDER BY length)
         FROM unnest(array_prepend(counts.drafts, counts.accepted_per_position),
                     array_append(counts.accepted_per_position, 0::bigint))
@@ -119,8 +120,8 @@ COLUMNS = (
     ViewColumn(
         "load",
         _ratio("running_us", "sampled_us"),
-        "Mean of the running requests. Null except for `all`: the values of a dimension share a"
-        " batch.",
+        "Mean of the running requests of the whole server, in the row of each value: the values of"
+        " a dimension share a batch.",
     ),
     ViewColumn("requests", "counts.requests", "Finished requests."),
     ViewColumn("prompt_tokens", "counts.prompt_tokens", "Tokens of prompts."),

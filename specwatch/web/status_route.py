@@ -20,6 +20,7 @@ from specwatch.report.model import Report
 from specwatch.rules.decisions import Decision
 from specwatch.status import DaemonStatus
 from specwatch.web.middleware import json_response, respond
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
     from specwatch.pages.status_html import Plots, StatusHistory
@@ -98,7 +99,8 @@ class StatusRoute:
         if chosen is not None and all(target.name != chosen for target in status.targets):
             message = f"No target is called {quoted(chosen)}."
             if status.lease.standby:
-                message = "This process stands by, and watches no target."
+                holder = shown(status.lease.holder, LONGEST_SENTENCE)
+                message = f"This process stands by, and watches no target; {holder} watches."
             elif status.shard:
                 message = f"No target of shard {status.shard} is called {quoted(chosen)}."
             return await self._render(_refused, status, 404, "No such target", message)
@@ -268,7 +270,6 @@ def _remembered(status: DaemonStatus, why: str) -> StatusHistory:
     from specwatch.pages import status_view
     from specwatch.pages.status_html import StatusHistory
     from specwatch.rules.last_hour import last_hour
-    from specwatch.wording.text import LONGEST_SENTENCE, shown
 
     names = status_view.detailed(status)
     recent = [window for one in status.targets if one.name in names for window in one.recent]

@@ -202,11 +202,16 @@ def draft_lengths(cause: str | None) -> str | None:
 
 
 def answer(
-    known: ModelView | None, mode: Mode | None, stop: EngineStop | None = None
+    known: ModelView | None,
+    mode: Mode | None,
+    stop: EngineStop | None = None,
+    *,
+    minutes: bool = True,
 ) -> tuple[str, str]:
     """Whether speculation pays for a model in this mode: the outcome, and a sentence.
 
-    Outcomes are those of :data:`specwatch.report.model.Outcome`.
+    ``minutes`` is whether a minute of the target has ended since the daemon began. Outcomes are
+    those of :data:`specwatch.report.model.Outcome`.
     """
     if mode is Mode.OFF:
         return "off", "Speculation is off."
@@ -218,6 +223,8 @@ def answer(
     if measured is None and mode is Mode.UNKNOWN:
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
     if known is None or (measured is None and not known.minutes):
+        if not minutes:
+            return "unknown", "Not known yet: no minute has ended since specwatch began to read it."
         sentence = "Nothing was generated with speculation in the last hour."
         return "no_traffic", sentence
     rests_on = speedup(known)

@@ -25,7 +25,7 @@ UNKNOWN = "unknown"
 """Value of requests of which the value is not known."""
 
 _LONGEST_PROMPTS = (256, 2048, 8192, 16_384)
-_PROMPT_LENGTHS = ("1-256", "257-2048", "2049-8192", "8193-16384", "16385+")
+PROMPT_LENGTHS = ("1-256", "257-2048", "2049-8192", "8193-16384", "16385+")
 """Classes of prompts by their tokens; the one without an end has those longer than the last of
 the above."""
 
@@ -57,4 +57,4 @@ def prompt_length_label(tokens: int | None) -> str:
     """``1-256``, ``16385+``; ``unknown`` for None."""
     if tokens is None:
         return UNKNOWN
-    return _PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)]
+    return PROMPT_LENGTHS[bisect.bisect_left(_LONGEST_PROMPTS, tokens)]

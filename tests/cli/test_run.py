@@ -24,8 +24,10 @@ from tests.hostile import wait_for
         ("--config /nonexistent.yml", "cannot read /nonexistent.yml"),
         ("--target http://127.0.0.1:1 --database mysql://h/d", "mysql"),
         ("--target http://127.0.0.1:1 --listen 9469", "127.0.0.1:9469"),
+        ("--target http://127.0.0.1:1 --daemon=", 'daemon: "" is empty'),
         ("--config FILE --database mysql://h/d", "--database: "),
         ("--config FILE --listen 9469", "--listen: "),
+        ("--config FILE --daemon=", "--daemon: "),
         ("--log-format xml", "xml"),
     ],
 )
@@ -55,6 +57,8 @@ def test_a_url_is_enough_and_a_signal_ends_it(
         "http://127.0.0.1:1",
         "--listen",
         address,
+        "--daemon",
+        "left",
     ]
     with subprocess.Popen(command) as process:
         try:
@@ -62,6 +66,7 @@ def test_a_url_is_enough_and_a_signal_ends_it(
             wait_for(lambda: process.poll() is not None or answers(f"http://{address}/healthz"))
             status = ("status", "--url", f"http://{address}")
             wait_for(lambda: "watching 1 target" in run(*status).stdout)
+            assert " on left, up " in run(*status).stdout
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 0
         finally:

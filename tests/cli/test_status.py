@@ -359,7 +359,37 @@ def test_a_daemon_of_a_shard_names_it(run: Run, surface: Surface) -> None:
 def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=STANDBY)
     words = " ".join(run("status", "--url", surface.url).stdout.split())
-    assert "This process stands by. http://birch:9469 has watched for 10 min" in words
+    assert (
+        "This process stands by. http://birch:9469 has watched for 10 min; its lease ends in"
+        in words
+    )
+    assert "in 6 s unless it renews it, and then this one takes over." in words
+    surface.status = daemon(lease=replace(STANDBY, left=-0.5))
+    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert "its lease has ended, and this one takes over now." in words
+    assert run("status", "--url", surface.url).exit_code == 0
+
+
+def test_before_the_first_minute_nothing_is_said_about_traffic(run: Run, surface: Surface) -> None:
+    surface.status = daemon(target(recent=()))
+    first = run("status", "--url", surface.url).stdout
+    assert "Speculation is not measured for 1 model." in " ".join(first.split())
+    surface.status = daemon(target())
+    later = run("status", "--url", surface.url).stdout
+    assert "Speculation has no traffic for 1 model." in " ".join(later.split())
+
+
+def test_a_target_that_nobody_reads_is_a_failure(run: Run, surface: Surface) -> None:
+    names = ("chat-2", "b", "c", "d", "e")
+    surface.status = daemon(lease=replace(STANDBY, never_read=names))
+    done = run("status", "--url", surface.url)
+    words = " ".join(done.stdout.split())
+    assert done.exit_code == 1
+    assert "chat-2, b, c and 2 more: never read by a daemon of this name" in words
+    assert "give it a name of its own (`daemon` in the configuration" in words
+
+
+def test_a_lease_that_cannot_be_read_is_shown(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=LeaseStatus(error="no database"))
     words = " ".join(run("status", "--url", surface.url).stdout.split())
     assert "stands by" not in words

@@ -112,6 +112,21 @@ def test_a_variable_does_not_turn_into_a_number() -> None:
     assert config.targets[0].insecure_skip_verify is True
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &hunter2 1\nb: &hunter2 2", "found duplicate anchor '***'; first occurrence"),
+        ("a: !e!hunter2 x", "found undefined tag handle '***'"),
+        ("a: [hunter2}", "expected ',' or ']', but got '}'"),
+    ],
+)
+def test_messages_of_yaml_show_its_tokens_and_no_names(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        one(text)
+    assert message in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_words_and_dates_of_yaml_1_1_are_text() -> None:
     text = "daemon: 2024-01-01\ntargets: [{url: http://h, name: on}, {url: 'http://i', name: 1:30}]"
     config = one(text)

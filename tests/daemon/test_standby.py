@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -138,6 +139,7 @@ def test_a_second_daemon_of_one_name_stands_by_and_takes_over_when_the_first_end
         status = second.daemon.status()
         assert (status.lease.standby, status.ready, status.targets) == (True, True, ())
         assert status.lease.holder == first.daemon.status().lease.holder != ""
+        assert 0 < (status.lease.left or 0) <= SQLITE_LEASE_SECONDS
         world.stop(first)
         world.turns()
         assert second.names == [*NAMES]
@@ -146,6 +148,40 @@ def test_a_second_daemon_of_one_name_stands_by_and_takes_over_when_the_first_end
     world.require_all_counted()
     assert len(events(log, "standing_by")) == len(events(log, "taking_over")) == 2
     assert not events(log, "turn_failed") + events(log, "counted_by_another")
+
+
+@pytest.mark.parametrize("external_url", [None, "https://specwatch.example.com"])
+def test_the_one_that_watches_is_named_by_an_address_that_other_machines_know(
+    world: World, external_url: str | None
+) -> None:
+    """It listens on a loopback address, which is another machine there."""
+    config = world.config()
+    if external_url is not None:
+        config = config.model_copy(update={"external_url": external_url})
+    first = world.start(config)
+    expected = external_url or f"http://{socket.gethostname()}:{first.daemon.http.port}"
+    assert world.start().daemon.status().lease.holder == expected
+
+
+def test_one_that_stands_by_says_which_of_its_targets_nobody_has_read(
+    world: World, log: Log
+) -> None:
+    """As where two daemons of different targets have one name by default."""
+    config = world.config()
+    one, other = (config.model_copy(update={"targets": (target,)}) for target in config.targets[:2])
+    first, second = world.start(one), world.start(other, lanes=ALL)
+    same = world.start(one, lanes=ALL)
+    assert second.daemon.status().lease.never_read == ()  # there was no time to read it
+    world.turns(8)
+    assert second.daemon.status().lease.never_read == ("code",)
+    assert same.daemon.status().lease.never_read == ()
+    (line,) = events(log, "targets_never_read")
+    assert line["targets"] == ["code"]
+    world.stop(same)
+    world.stop(first)
+    world.turns()
+    assert second.names == ["code"]
+    assert second.daemon.status().lease.never_read == ()
 
 
 def test_one_that_wakes_up_after_its_lease_writes_nothing_and_ends(world: World, log: Log) -> None:
@@ -250,6 +286,15 @@ def test_a_change_of_shards_loses_and_doubles_nothing(world: World, log: Log, ah
     world.require_all_counted()
     assert events(log, "counted_by_another")
     assert not events(log, "turn_failed") + events(log, "standing_by")
+
+
+def test_the_log_names_the_targets_of_the_shard(world: World, log: Log) -> None:
+    config = world.config(Shard(0, 2))
+    own = [target.name for target in part_of(config).targets]
+    assert 0 < len(own) < len(NAMES)
+    world.start(config, reload=lambda: config).read_again()
+    lines = events(log, "started") + events(log, "reloaded")
+    assert [line["targets"] for line in lines] == [own, own]
 
 
 @pytest.mark.parametrize("of", ["group", "workload"])

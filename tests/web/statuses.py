@@ -128,7 +128,7 @@ def target(name: str = "chat", **changes: Any) -> TargetStatus:
     return TargetStatus(name, "http://127.0.0.1:8000", 5.0, **known)
 
 
-STANDBY = LeaseStatus(standby=True, holder="http://birch:9469", since=NOW - 600)
+STANDBY = LeaseStatus(standby=True, holder="http://birch:9469", since=NOW - 600, left=6.0)
 """Of a process that stands by."""
 
 

@@ -197,6 +197,7 @@ def situations() -> dict[str, DaemonStatus]:
         ),
         "it is off": daemon(target(models={"llama": Mode.OFF}, decision=result)),
         "no traffic": daemon(target()),
+        "no minute has ended": daemon(target(recent=())),
         "the mode is unknown": daemon(target(models={"llama": Mode.UNKNOWN})),
         "the engine switched it off": daemon(
             target(models={"llama": Mode.STOPPED}, stops={"llama": stop})
@@ -313,6 +314,10 @@ def test_a_process_that_stands_by_says_which_one_watches(surface: Surface) -> No
     assert "This process stands by. http://birch:9469 has watched for" in page.text
     links = [link for link in page.links.values() if link.startswith("http://")]
     assert links == ["http://birch:9469"]
+    refusal = read(surface, "/?target=code", status=404)
+    assert "watches no target; http://birch:9469 watches." in refusal.text
+    surface.status = daemon(lease=replace(STANDBY, never_read=("chat-2",)))
+    assert "chat-2: never read by a daemon of this name" in read(surface).text
     surface.status = daemon(lease=replace(STANDBY, holder="javascript:alert(1)", error=HTML))
     page = read(surface)
     assert "so it could not take over" in page.text

@@ -24,7 +24,7 @@ from specwatch.pages.status_table import Selection
 from specwatch.web import status_route
 from tests.hostile import wait_for
 from tests.report import page, sample
-from tests.web.statuses import NOW, Surface, daemon, minute, serving, target
+from tests.web.statuses import NOW, STANDBY, Surface, daemon, minute, serving, target
 from tests.web.test_status_page import START, dead, hour, read, with_all
 
 
@@ -344,6 +344,13 @@ def test_a_page_that_is_open_is_told_when_there_is_news(
     (third,) = events(surface, 1)
     assert third.startswith("data: ")
     assert third != first
+
+
+def test_a_renewal_of_the_lease_of_another_process_is_no_news(surface: Surface) -> None:
+    surface.status = daemon(lease=STANDBY)
+    before = events(surface, 1)
+    surface.status = daemon(lease=replace(STANDBY, left=5.0))
+    assert events(surface, 1) == before
 
 
 def test_the_viewer_of_a_target_follows_that_target_alone(surface: Surface) -> None:

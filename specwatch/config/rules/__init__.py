@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -30,7 +30,7 @@ from specwatch.config.sections import (
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import TEMPERATURE
 from specwatch.domain.units import format_amount, format_duration, parse_duration, quoted
-from specwatch_tap.segment_kinds import UNKNOWN
+from specwatch_tap.segment_kinds import OUTPUT, PROMPT_LENGTH, PROMPT_LENGTHS, STREAM, UNKNOWN
 
 __all__ = [
     "DEFAULT_RULES",
@@ -43,6 +43,14 @@ __all__ = [
     "Slo",
     "out_of_place",
 ]
+
+
+_SEGMENTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    PROMPT_LENGTH: ("a class of prompt lengths", PROMPT_LENGTHS, ("2049-16384",)),
+    STREAM: ("a value of stream", ("yes", "no"), ()),
+    OUTPUT: ("a value of output", ("tool_call", "schema", "reasoning", "text"), ()),
+}
+"""By kind of segment with few values, how to call one, these, and those of earlier taps."""
 
 
 class Rules(Section):
@@ -90,6 +98,7 @@ def out_of_place(
 ) -> dict[KeyPath, str]:
     """What is wrong with the scopes of rules, by place: targets are names, labels are buckets."""
     problems: dict[KeyPath, str] = {}
+    temperatures = (*labels, POSITIVE) if labels else ()
     for index, rule in enumerate(rules.extra):
         path: KeyPath = ("extra", index, "scope")
         pattern = rule.scope.target
@@ -98,11 +107,15 @@ def out_of_place(
             problems[(*path, "target")] = (
                 f"{quoted(pattern)} fits no target; {nearest(pattern, targets)}"
             )
-        known = (*labels, POSITIVE, UNKNOWN)
-        by_temperature = labels and rule.scope.dimension == TEMPERATURE
-        if by_temperature and not any(fits(value, label) for label in known):
+        dimension = rule.scope.dimension
+        what, known, former = (
+            ("a temperature bucket", temperatures, ())
+            if dimension == TEMPERATURE
+            else _SEGMENTS.get(dimension, ("", (), ()))
+        )
+        if known and not any(fits(value, label) for label in (*known, *former, UNKNOWN)):
             problems[(*path, "value")] = (
-                f"{quoted(value)} is not a temperature bucket; use one of {', '.join(known)}"
+                f"{quoted(value)} is not {what}; use one of {', '.join((*known, UNKNOWN))}"
             )
     return problems
 
