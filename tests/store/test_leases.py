@@ -148,6 +148,25 @@ def test_in_a_new_file_it_is_not_lost(join: Join) -> None:
     assert one.take(0.0)
 
 
+def test_the_watcher_has_it_in_the_file_that_it_begins_for_a_damaged_one(
+    join: Join, url: str
+) -> None:
+    """Before a process that stands by looks, which would cost what waits to be written."""
+    one, two = join("one"), join("two")
+    one.take(0.0)
+    assert not two.take(0.0)
+    one._store.write([batch(*(minute(T0 + 60 * n) for n in range(500)))], now=0)
+    for store in (one._store, two._store):
+        store.close()
+    with open(url.removeprefix("sqlite:///"), "r+b") as file:
+        file.seek(4096)
+        file.write(bytes(range(256)) * 1000)
+    _, kept = one._store.check(0.0)
+    assert kept is not None
+    assert not two.take(0.0)
+    one._store.write([batch(minute(T0))], 0.0)
+
+
 @each_database
 def test_of_two_that_take_it_at_once_one_has_it(join: Join) -> None:
     join("one").take(0.0)
