@@ -111,6 +111,7 @@ class Daemon:
             shard="" if config.shard is None else str(config.shard),
             address=lambda: page_address(self.http),
             is_gone=owner.is_gone,
+            clock=now,
         )
         self._recorder.store.before_write = lease.check
         self._lease = LeaseKeeper(
