@@ -87,7 +87,8 @@ def command(
         complete = _show(answer)
     failing = any(map(_is_failing, answer.targets))
     broken = any(source.failure for source in answer.daemon.discovery)
-    if failing or broken or not complete or answer.daemon.stuck or answer.daemon.store.error:
+    unreachable = answer.daemon.store.error or answer.daemon.lease.error
+    if failing or broken or not complete or answer.daemon.stuck or unreachable:
         raise click.exceptions.Exit(1)
 
 

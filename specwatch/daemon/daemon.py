@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -233,13 +234,17 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
+        store, lease = self._recorder.status(), self._lease.status()
+        if lease.error is not None and store.error is None:
+            since = store.behind_since or self._lease.failing_since
+            store = replace(store, error=lease.error, behind_since=since)
         return DaemonStatus(
             daemon=self.config.daemon,
             version=__version__,
             started=self._started.wall,
             now=now.wall,
             targets=tuple(self._statuses(current=current)),
-            store=self._recorder.status(),
+            store=store,
             judging=self._rule_service.status(),
             not_shown=self._rule_service.not_shown,
             pagers=self._alertmanagers.status(),
@@ -247,12 +252,14 @@ class Daemon:
             stuck=self.targets.stuck(now),
             silent=self._silent(now),
             shard="" if self.config.shard is None else str(self.config.shard),
-            lease=self._lease.status(),
+            lease=lease,
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
             ready=self._lease.ready
-            if not self._begun
-            else self._recorder.ready and self._discovery.begun and self.targets.turned,
+            and (
+                not self._begun
+                or (self._recorder.ready and self._discovery.begun and self.targets.turned)
+            ),
         )
 
     def _statuses(self, *, current: bool) -> Iterator[TargetStatus]:

@@ -37,6 +37,8 @@ class LeaseKeeper:
         self.watching = False
         """Whether this process watches."""
         self._error: str | None = None
+        self.failing_since: float | None = None
+        """When the database began to fail, in Unix time; None while it answers."""
 
     @property
     def every(self) -> float:
@@ -100,6 +102,8 @@ class LeaseKeeper:
             if str(error) != self._error:
                 _log.error("lease_unknown", detail=str(error))
             self._error = str(error)
+            if self.failing_since is None:
+                self.failing_since = self._now().wall
             return None
-        self._error = None
+        self._error = self.failing_since = None
         return taken

@@ -361,7 +361,9 @@ def test_a_process_that_stands_by_says_which_one_watches(run: Run, surface: Surf
     words = " ".join(run("status", "--url", surface.url).stdout.split())
     assert "This process stands by. http://birch:9469 has watched for 10 min" in words
     surface.status = daemon(lease=LeaseStatus(error="no database"))
-    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    result = run("status", "--url", surface.url)
+    words = " ".join(result.stdout.split())
+    assert result.exit_code == 1
     assert "stands by" not in words
     assert "so another one may take over: no database" in words
 

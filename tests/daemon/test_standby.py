@@ -269,6 +269,31 @@ def test_replicas_of_a_group_and_pods_of_a_workload_are_in_one_shard(
     assert sorted(counts) == [0, 0, 9]
 
 
+def test_one_that_stands_by_and_cannot_reach_its_database_says_since_when(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metric, the alert and the exit code of ``specwatch status`` follow from it."""
+    world.start()
+    second = world.start()
+    store = second.daemon._recorder.store
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "open", raise_unavailable)
+        second.scrape(seconds=1.0)
+        began = world.clock.wall
+        second.scrape(5, seconds=1.0)
+        status = second.daemon.status()
+    assert status.lease.standby
+    assert (status.store.error, status.store.behind_since) == ("away", pytest.approx(began, abs=1))
+    assert not status.ready
+    second.scrape(seconds=1.0)
+    status = second.daemon.status()
+    assert (status.store.error, status.store.behind_since, status.ready) == (None, None, True)
+
+
+def raise_unavailable(_: float) -> None:
+    raise StoreUnavailable("away")
+
+
 class Row:
     """A lease that a test gives to somebody, in a database that may be away."""
 
