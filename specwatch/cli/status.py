@@ -87,15 +87,10 @@ def command(
         complete = _show(answer)
     failing = any(map(_is_failing, answer.targets))
     broken = any(source.failure for source in answer.daemon.discovery)
-    unwatched = answer.daemon.lease.never_read
-    if (
-        failing
-        or broken
-        or unwatched
-        or not complete
-        or answer.daemon.stuck
-        or answer.daemon.store.error
-    ):
+    lease = answer.daemon.lease
+    unreachable = answer.daemon.store.error or lease.error
+    unwatched = answer.daemon.stuck or lease.never_read
+    if failing or broken or not complete or unreachable or unwatched:
         raise click.exceptions.Exit(1)
 
 

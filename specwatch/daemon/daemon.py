@@ -117,6 +117,7 @@ class Daemon:
             shard="" if config.shard is None else str(config.shard),
             address=lambda: page_address(self.config, self.http),
             is_gone=owner.is_gone,
+            clock=now,
         )
         self._recorder.store.before_write = lease.check
         self._lease = LeaseKeeper(
@@ -239,13 +240,17 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
+        store, lease = self._recorder.status(), self._lease.status()
+        if lease.error is not None and store.error is None:
+            since = store.behind_since or self._lease.failing_since
+            store = replace(store, error=lease.error, behind_since=since)
         return DaemonStatus(
             daemon=self.config.daemon,
             version=__version__,
             started=self._started.wall,
             now=now.wall,
             targets=tuple(self._statuses(current=current)),
-            store=self._recorder.status(),
+            store=store,
             judging=self._rule_service.status(),
             not_shown=self._rule_service.not_shown,
             pagers=self._alertmanagers.status(),
@@ -253,12 +258,14 @@ class Daemon:
             stuck=self.targets.stuck(now),
             silent=self._silent(now),
             shard="" if self.config.shard is None else str(self.config.shard),
-            lease=replace(self._lease.status(), never_read=() if self._begun else self._never_read),
+            lease=replace(lease, never_read=() if self._begun else self._never_read),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
             ready=self._lease.ready
-            if not self._begun
-            else self._recorder.ready and self._discovery.begun and self.targets.turned,
+            and (
+                not self._begun
+                or (self._recorder.ready and self._discovery.begun and self.targets.turned)
+            ),
         )
 
     def _statuses(self, *, current: bool) -> Iterator[TargetStatus]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import structlog
@@ -25,7 +24,7 @@ class LeaseKeeper:
 
     While the database is unavailable, a process that watches continues, since no other process can
     take over. A process that starts then watches, too, and stands by if the database shows later
-    that another one has the lease.
+    that another one has the lease; until that is known, what it counts waits in memory.
     """
 
     def __init__(
@@ -38,9 +37,8 @@ class LeaseKeeper:
         self.watching = False
         """Whether this process watches."""
         self._error: str | None = None
-        self._patient_until = -math.inf
-        """When a process that stands by may take over, on the monotonic clock: after an outage of
-        the database the holder comes first."""
+        self.failing_since: float | None = None
+        """When the database began to fail, in Unix time; None while it answers."""
 
     @property
     def every(self) -> float:
@@ -59,7 +57,7 @@ class LeaseKeeper:
 
     def begin(self) -> None:
         """Watch if the lease is free, or the database is away."""
-        self.watching = self._take() is not False
+        self.watching = bool(self._take()) or not self.ready
         if not self.watching:
             holder = self._lease.holder
             _log.warning(
@@ -76,10 +74,7 @@ class LeaseKeeper:
         if self.watching:
             if self._alive() and self._take() is False:
                 self._lease.lost = True
-        elif self._error is not None:
-            if self._ask(self._lease.look) is not None:
-                self._patient_until = self._now().monotonic + self._lease.seconds
-        elif self._now().monotonic >= self._patient_until and self._take():
+        elif self._take():
             self.watching = True
             _log.info("taking_over")
 
@@ -102,17 +97,16 @@ class LeaseKeeper:
         )
 
     def _take(self) -> bool | None:
-        """Whether the lease is ours; None if that cannot be known now."""
-        return self._ask(lambda: self._lease.take(self._now().wall))
-
-    def _ask(self, ask: Callable[[], bool]) -> bool | None:
-        """The answer of the database; a failure is logged once."""
+        """Whether the lease is ours; None if that cannot be known now. A failure of the database is
+        logged once."""
         try:
-            answer = ask()
+            taken = self._lease.take(self._now().wall)
         except StoreError as error:
             if str(error) != self._error:
                 _log.error("lease_unknown", detail=str(error))
             self._error = str(error)
+            if self.failing_since is None:
+                self.failing_since = self._now().wall
             return None
-        self._error = None
-        return answer
+        self._error = self.failing_since = None
+        return taken

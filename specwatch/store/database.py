@@ -68,8 +68,8 @@ class Database:
     """Connections to one database by URL.
 
     Every failure inside :meth:`reading` and :meth:`writing` is raised as StoreUnavailable. The
-    constructor raises ConfigError for a URL that cannot be used. No call waits much longer than
-    5 s, except with ``migrating``, which removes the limit on single statements.
+    constructor raises ConfigError for a URL that cannot be used. No statement waits much longer
+    than 5 s, and 10 s for a server that hangs, except with ``migrating``, which removes the limits.
     """
 
     def __init__(self, url: str, *, migrating: bool = False) -> None:
@@ -177,6 +177,13 @@ class Database:
             },
         )
         sa.event.listen(engine, "connect", self._on_postgres_connect)
+        if not self._migrating:
+            from specwatch.store.postgres_connection import BoundedConnection
+
+            def connect(_: object, __: object, args: Any, options: Any) -> BoundedConnection:
+                return BoundedConnection.connect(*args, **options)
+
+            sa.event.listen(engine, "do_connect", connect)
         return engine
 
     def _on_postgres_connect(self, connection: Any, _: object) -> None:

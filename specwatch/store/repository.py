@@ -7,7 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -254,6 +254,10 @@ class Store(Reader):
             self._database.dispose()
             self._forget()
             self.open(now)
+            # The new file has no lease yet: we take it before a process that stands by looks. If
+            # that fails, the next write says so.
+            with suppress(StoreError), self.writing(now):
+                pass
         return found, kept
 
     @property

@@ -391,7 +391,9 @@ def test_a_target_that_nobody_reads_is_a_failure(run: Run, surface: Surface) -> 
 
 def test_a_lease_that_cannot_be_read_is_shown(run: Run, surface: Surface) -> None:
     surface.status = daemon(lease=LeaseStatus(error="no database"))
-    words = " ".join(run("status", "--url", surface.url).stdout.split())
+    result = run("status", "--url", surface.url)
+    words = " ".join(result.stdout.split())
+    assert result.exit_code == 1
     assert "stands by" not in words
     assert "so another one may take over: no database" in words
 

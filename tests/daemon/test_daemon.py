@@ -289,6 +289,7 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
         assert status.store.error is not None
         unlock()
         daemon.scrape(seconds=60)
+        daemon.scrape(2)  # the lease is renewed
         status = daemon.daemon.status()
         assert status.ready is (kind == "sqlite")
     if kind == "sqlite":

@@ -190,7 +190,7 @@ def test_one_that_wakes_up_after_its_lease_writes_nothing_and_ends(world: World,
     second = world.start()
     world.drafts += 10
     world.end_leases()
-    second.scrape(seconds=TURN)
+    second.scrape(seconds=1.0)
     assert second.names == [*NAMES], "while the first one is stopped"
     before = world.counted("chat")
     world.drafts += 10
@@ -204,9 +204,9 @@ def test_one_that_wakes_up_after_its_lease_writes_nothing_and_ends(world: World,
 
 
 def test_one_that_has_lost_its_lease_ends_for_a_new_one_to_stand_by(world: World) -> None:
-    first = world.start()
+    first, second = world.start(), world.start()
     world.end_leases()
-    second = world.start()
+    second.scrape(seconds=1.0)
     world.clock.forward(5)
     first.jobs.run_due()
     first.daemon._main_loop()
@@ -314,26 +314,47 @@ def test_replicas_of_a_group_and_pods_of_a_workload_are_in_one_shard(
     assert sorted(counts) == [0, 0, 9]
 
 
+def test_one_that_stands_by_and_cannot_reach_its_database_says_since_when(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metric, the alert and the exit code of ``specwatch status`` follow from it."""
+    world.start()
+    second = world.start()
+    store = second.daemon._recorder.store
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "open", raise_unavailable)
+        second.scrape(seconds=1.0)
+        began = world.clock.wall
+        second.scrape(5, seconds=1.0)
+        status = second.daemon.status()
+    assert status.lease.standby
+    assert (status.store.error, status.store.behind_since) == ("away", pytest.approx(began, abs=1))
+    assert not status.ready
+    second.scrape(seconds=1.0)
+    status = second.daemon.status()
+    assert (status.store.error, status.store.behind_since, status.ready) == (None, None, True)
+
+
+def raise_unavailable(_: float) -> None:
+    raise StoreUnavailable("away")
+
+
 class Row:
     """A lease that a test gives to somebody, in a database that may be away."""
 
     def __init__(self) -> None:
-        self.ours = self.lost = self.held = False
+        self.ours: bool | None = False
+        self.lost = self.held = False
         self.away = False
         self.seconds = 8.0
         self.taken = 0
         self.holder: Holder | None = None
 
-    def take(self, _: float) -> bool:
+    def take(self, _: float) -> bool | None:
         if self.away:
             raise StoreUnavailable("away")
         self.taken += 1
         return self.ours
-
-    def look(self) -> bool:
-        if self.away:
-            raise StoreUnavailable("away")
-        return True
 
 
 def keeper_of(row: Row, clock: StoppedClock, *, alive: bool = True) -> LeaseKeeper:
@@ -355,23 +376,37 @@ def test_without_its_database_it_watches_until_it_learns_that_another_does(log: 
     assert keeper.lost
 
 
-def test_after_an_outage_of_the_database_the_holder_comes_first() -> None:
+def test_while_an_earlier_holder_may_go_on_a_new_process_stands_by_and_another_keeps_on() -> None:
     row, clock = Row(), StoppedClock()
-    keeper = keeper_of(row, clock)
-    keeper.begin()
-    assert not keeper.watching
+    row.ours = None
+    new = keeper_of(row, clock)
+    new.begin()
+    assert not new.watching
     row.away = True
-    keeper.turn()
-    assert not keeper.ready
-    row.away, row.ours = False, True
-    keeper.turn()
-    clock.forward(row.seconds - 0.1)
-    keeper.turn()
-    assert keeper.ready
-    assert not keeper.watching
-    clock.forward(0.1)
-    keeper.turn()
-    assert keeper.watching
+    begun_without_database = keeper_of(row, clock)
+    begun_without_database.begin()
+    row.away = False
+    for keeper, watches in ((new, False), (begun_without_database, True)):
+        keeper.turn()
+        assert keeper.watching is watches
+        assert not keeper.lost
+    row.ours = True
+    new.turn()
+    assert new.watching
+
+
+def test_after_an_outage_a_daemon_that_has_just_started_takes_nothing_from_the_watcher(
+    world: World, log: Log
+) -> None:
+    first = world.start()
+    world.turns()
+    world.end_leases()
+    second = world.start()
+    world.turns(6)
+    assert (first.names, second.names) == ([*NAMES], [])
+    assert not first.daemon._lease.lost
+    world.require_all_counted()
+    assert not events(log, "taking_over")
 
 
 def test_one_that_hangs_does_not_renew_its_lease() -> None:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from specwatch.errors import StoreUnavailable
-from specwatch.store import database
+from specwatch.store import database, postgres_connection
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
 from tests.fixtures import OpenStore
@@ -106,6 +106,26 @@ def test_locks_and_statements_are_not_waited_for_long(
         store.connected() as connection,
     ):
         connection.exec_driver_sql("SELECT pg_sleep(5)")
+
+
+def test_a_server_that_hangs_fails_like_one_that_is_away(
+    url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel acknowledges, and no limit of its own ends anything: here they are off."""
+    monkeypatch.setattr(database, "POSTGRES_LOCK_MS", 0)
+    monkeypatch.setattr(database, "POSTGRES_STATEMENT_MS", 0)
+    monkeypatch.setattr(postgres_connection, "SILENT_SECONDS", 0.2)
+    store, queue = open_store(url), WriteQueue()
+    queue.put(batch(minute(T0)))
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE minutes")
+        error = queue.drain(store, now=0).error
+        assert isinstance(error, StoreUnavailable)
+        assert "the server hangs: it did not answer for" in str(error)
+        with pytest.raises(StoreUnavailable, match="hangs"), store.connected() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(60)")
+    assert queue.drain(store, now=1e6).written == 1
+    assert read(store) == [minute(T0)]
 
 
 def test_tables_dropped_under_a_running_daemon_are_created_again(

@@ -7,15 +7,18 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from specwatch.errors import StoreMalformed, StoreUnavailable
 from specwatch.store import database
+from specwatch.store.leases import Lease
 from specwatch.store.repository import Store
+from specwatch.store.schema import leases
 from specwatch.store.write_queue import WriteQueue
+from tests.daemon.stepped import StoppedClock
 from tests.fixtures import OpenStore
 from tests.store.examples import T0, batch, cursor, minute, read, starts
 
@@ -65,6 +68,29 @@ def test_a_full_disk_loses_nothing_once_there_is_room(
     assert queue.drain(store, now=1e6).error is None
     assert starts(read(store)) == [T0 + 60 * n for n in range(written + 1)]
     assert store.cursors()["chat"] == cursor(value=written)
+
+
+def test_on_a_full_disk_no_time_passes_in_which_the_holder_of_a_lease_comes_first(
+    small_disk: Path, open_store: OpenStore
+) -> None:
+    """It could not renew it."""
+    clock = StoppedClock()
+    stores = [open_store(f"sqlite:///{small_disk}/x.db") for _ in range(2)]
+    one, two = (Lease(store, str(n), clock=clock) for n, store in enumerate(stores))
+    one.take(0.0)
+    with stores[0].writing(0.0, leased=False) as connection:
+        connection.execute(leases.update().values(until=leases.c.until - one.seconds))
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="no space"):
+            two.take(0.0)
+        clock.forward(two.seconds)
+    filler.unlink()
+    assert two.take(0.0) is None
+    assert one.take(0.0)
 
 
 def test_a_locked_database_can_be_read_and_is_written_later(
