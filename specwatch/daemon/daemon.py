@@ -121,7 +121,10 @@ class Daemon:
         )
         self._recorder.store.before_write = lease.check
         self._lease = LeaseKeeper(
-            lease, now=now, alive=lambda: self._silent(self._now()) <= HUNG_SECONDS
+            lease,
+            now=now,
+            alive=lambda: self._silent(self._now()) <= HUNG_SECONDS,
+            damaged=self._recorder.check,
         )
         self._begun = False
         self._never_read: tuple[str, ...] = ()

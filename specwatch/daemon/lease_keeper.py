@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from specwatch.domain.model import Moment
-from specwatch.errors import StoreError
+from specwatch.errors import StoreError, StoreMalformed
 from specwatch.status import LeaseStatus
 from specwatch.store.leases import Lease
 
@@ -28,9 +28,16 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, lease: Lease, *, now: Callable[[], Moment], alive: Callable[[], bool]
+        self,
+        lease: Lease,
+        *,
+        now: Callable[[], Moment],
+        alive: Callable[[], bool],
+        damaged: Callable[[StoreMalformed], None] = lambda _: None,
     ) -> None:
-        """A process that is not ``alive``, as its loops hang, does not renew its lease."""
+        """A process that is not ``alive``, as its loops hang, does not renew its lease. One that
+        watches is told what SQLite says of a ``damaged`` file."""
+        self._damaged = damaged
         self._lease = lease
         self._now = now
         self._alive = alive
@@ -107,6 +114,8 @@ class LeaseKeeper:
             self._error = str(error)
             if self.failing_since is None:
                 self.failing_since = self._now().wall
+            if self.watching and isinstance(error, StoreMalformed):
+                self._damaged(error)
             return None
         self._error = self.failing_since = None
         return taken

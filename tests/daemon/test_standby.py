@@ -19,7 +19,7 @@ from specwatch.daemon.lease_keeper import LeaseKeeper
 from specwatch.daemon.workloads import part_of
 from specwatch.domain.model import PodInstance
 from specwatch.domain.shard import Shard
-from specwatch.errors import StoreUnavailable
+from specwatch.errors import StoreError, StoreMalformed, StoreUnavailable
 from specwatch.store.leases import SQLITE_LEASE_SECONDS, Holder
 from specwatch.store.repository import Store
 from specwatch.store.schema import leases
@@ -345,7 +345,7 @@ class Row:
     def __init__(self) -> None:
         self.ours: bool | None = False
         self.lost = self.held = False
-        self.away = False
+        self.away = self.damaged = False
         self.seconds = 8.0
         self.taken = 0
         self.holder: Holder | None = None
@@ -353,12 +353,26 @@ class Row:
     def take(self, _: float) -> bool | None:
         if self.away:
             raise StoreUnavailable("away")
+        if self.damaged:
+            raise StoreMalformed("database disk image is malformed")
         self.taken += 1
         return self.ours
 
 
-def keeper_of(row: Row, clock: StoppedClock, *, alive: bool = True) -> LeaseKeeper:
-    return LeaseKeeper(row, now=clock, alive=lambda: alive)  # type: ignore[arg-type]
+def keeper_of(row: Row, clock: StoppedClock, *, alive: bool = True, **more: Any) -> LeaseKeeper:
+    return LeaseKeeper(row, now=clock, alive=lambda: alive, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_who_watches_is_told_of_a_damaged_file_at_once(watches: bool) -> None:
+    """Another that stands by would take the lease meanwhile, and put the file aside itself."""
+    row, told = Row(), list[StoreError]()
+    row.ours = watches
+    keeper = keeper_of(row, StoppedClock(), damaged=told.append)
+    keeper.begin()
+    row.damaged = True
+    keeper.turn()
+    assert len(told) == watches
 
 
 def test_without_its_database_it_watches_until_it_learns_that_another_does(log: Log) -> None:
