@@ -361,7 +361,9 @@ class TargetGuard:
         elif self._hook(self.policy.hooks.after, "after", claim):
             self._prepared = self._tried = None
             put_back = replace(self.state, hooked=False)
-            self._store(Step(put_back, "the server was put back by the hook"))
+            by_hook = self.policy.hooks.after is not None
+            reason = "the server was put back by the hook" if by_hook else "no hook puts it back"
+            self._store(Step(put_back, reason))
         return effect is Effect.SWITCH
 
     def _claim(self, incident: str, *, unbounded: bool) -> Claim:

@@ -39,6 +39,8 @@ _MOST_CREDIT = 3.0
 others are kept for traffic that cannot be judged."""
 SETTLED = 900.0
 """Seconds that the guard observes before it explores, or makes a holdout of a server."""
+_SWITCH_PATIENCE = 30.0
+"""Seconds for which a switch that cannot be used is waited for, before a restart in its place."""
 _SUSPECT = 300.0
 """Seconds that the phase ``suspect`` lasts at least."""
 _EARLY = float(HOUR)
@@ -102,6 +104,9 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         why = unprofitable(state, seen, policy)
     if why:
         return wait(state, why)
+    if seen.switch_error and seen.switch_lost < _SWITCH_PATIENCE:
+        # One that is overloaded answers late, and a restart in its place costs far more.
+        return wait(state, f"its switch cannot be used yet: {seen.switch_error}")
     incident = state.incident or incident_of(state, Cause.RULE, seen, seen.breaches[0])
     return begin(state, seen, policy, Mode.OFF, incident, "switching speculation off")
 

@@ -125,6 +125,12 @@ BLOCKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] =
         {},
         "cannot be switched: its switch cannot be used (gone), and masked",
     ),
+    "its switch may answer in a moment": (
+        {},
+        {"switch_error": "it did not answer within 5s", "switch_lost": 29.0},
+        {},
+        "its switch cannot be used yet: it did not answer within 5s",
+    ),
     "nothing is known of the process": (
         {},
         {"service": None},
@@ -144,6 +150,11 @@ def test_why_the_guard_does_not_act_is_recorded_once(
     after = check_step(replace(CONFIRMED, **state), seen(**look), expected, guard)
     assert waiting in after.waiting
     check_step(after, seen(**look), None, guard)
+
+
+def test_a_switch_that_cannot_be_used_for_long_is_replaced_by_a_restart() -> None:
+    look = seen(switch_error="it did not answer within 5s", switch_lost=30.0)
+    check_step(CONFIRMED, look, {"phase": Phase.DRAINING, "goal": Mode.OFF})
 
 
 def test_an_action_a_day_ago_or_a_cooldown_ago_is_over() -> None:
