@@ -244,7 +244,8 @@ class Daemon:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
         store, lease = self._recorder.status(), self._lease.status()
-        if lease.error is not None and store.error is None:
+        # One that watches writes each minute, and knows by that.
+        if lease.error is not None and store.error is None and not self._begun:
             since = store.behind_since or self._lease.failing_since
             store = replace(store, error=lease.error, behind_since=since)
         return DaemonStatus(
@@ -264,11 +265,9 @@ class Daemon:
             lease=replace(lease, never_read=() if self._begun else self._never_read),
             external_url=self.config.external_url,
             discovery=tuple(source.status for source in self._discovery),
-            ready=self._lease.ready
-            and (
-                not self._begun
-                or (self._recorder.ready and self._discovery.begun and self.targets.turned)
-            ),
+            ready=self._recorder.ready and self._discovery.begun and self.targets.turned
+            if self._begun
+            else self._lease.ready,
         )
 
     def _statuses(self, *, current: bool) -> Iterator[TargetStatus]:

@@ -78,7 +78,7 @@ UNWRITTEN = 150.0
 _one_command = threading.Lock()
 """Held while a command runs in this process and while this process prints: one output."""
 _LISTENING = re.compile(rb": [0-9A-F]{8}:([0-9A-F]{4}) [0-9A-F]{8}:[0-9A-F]{4} 0A ")
-_HOLDER = "SELECT address FROM leases"
+_HOLDER = "SELECT process FROM leases WHERE until > 0"
 _STEPS = """
 SELECT target, version, phase_before, phase FROM guard_steps
 WHERE at > extract(epoch FROM now()) - 60 AND daemon != 'ann' ORDER BY at, version
@@ -138,7 +138,7 @@ class Story:
         self._watchers: list[tuple[float, str]] = []
         """Which daemon watches, since when."""
         self._holders: list[Any] = []
-        """The address of the one that watches."""
+        """The process of the one that watches."""
         self._steps: set[tuple[str, int]] = set()
         self._connection: psycopg.Connection | None = None
         stack.callback(self._disconnect)
@@ -312,18 +312,17 @@ class Story:
             return
         if holders != self._holders:
             self._holders = holders
-            watching = [name for name in self.daemons if (self._address(name),) in holders]
-            self._watchers += [(time.time(), name) for name in watching]
+            for name, daemon in self.daemons.items():
+                if daemon.running and any(f".{daemon.pid}." in process for (process,) in holders):
+                    self._watchers.append((time.time(), name))
         present = self._watchers[-1][1] if self._watchers else ""
         for target, version, before, phase in steps:
-            if version > 1 and (target, version) not in self._steps:
-                self._steps.add((target, version))
+            if (target, version) in self._steps:
+                continue
+            first = all(target != known for known, _ in self._steps)
+            self._steps.add((target, version))
+            if not first:
                 yield phase if phase != before else f"{phase}, a note", present
-
-    def _address(self, name: str) -> str:
-        """Where the present life of a daemon serves; empty before it does."""
-        served = [one["listen"] for one in self.daemons[name].events() if "listen" in one]
-        return str(served[-1]) if served else ""
 
     def _disconnect(self) -> None:
         if self._connection is not None:

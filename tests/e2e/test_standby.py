@@ -98,6 +98,7 @@ class World:
             self._take_postgres_away()
             self._watched("Postgres was away", "amber", "birch")
             stack.enter_context(cedar)
+            self._watched("a third one begins", *NAMES)
             amber.stop()
             self._watched("one ends in order", "birch", "cedar")
             birch.stop()
