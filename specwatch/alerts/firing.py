@@ -97,7 +97,7 @@ def _section_of(rule: str) -> str:
 
 def _server_down(target: TargetStatus, state: GuardState | None, now: float) -> Alert | None:
     failure, phase = target.failure, state and state.phase
-    # Until it was healthy after a restart of ours, it does not answer because of that.
+    # While the guard restarts it, a server does not answer until it is healthy.
     restarting = state is not None and phase in RESTARTS and state.healthy_at is None
     if failure is None or failure.reason not in NO_ANSWER or restarting:
         return None

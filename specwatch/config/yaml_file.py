@@ -28,7 +28,7 @@ _VARIABLE = re.compile(
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 """Names of anchors and tags in messages: they may be an unquoted secret."""
 _TOKEN = re.compile(r"<[a-z ]+>|.?", re.DOTALL)
-"""What messages quote that is no name: ``<block end>``, and single characters."""
+"""Tokens that messages quote, such as ``<block end>`` and single characters; all else is masked."""
 
 
 class Problem(NamedTuple):

@@ -243,7 +243,8 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
-        store, lease = self._recorder.status(), self._lease.status()
+        store = self._recorder.status()
+        lease = self._lease.status()
         # One that watches writes each minute, and knows by that.
         if lease.error is not None and store.error is None and not self._begun:
             since = store.behind_since or self._lease.failing_since

@@ -177,7 +177,8 @@ class GuardService:
 
         It also goes forward while a machine is suspended: nothing is moved then.
         """
-        before, self._offset = self._offset, self._now().offset
+        before = self._offset
+        self._offset = self._now().offset
         if before - self._offset > CLOCK_STEP:
             for name, guard in guards.items():
                 if self._is_ours(name):

@@ -35,8 +35,8 @@ class LeaseKeeper:
         alive: Callable[[], bool],
         damaged: Callable[[StoreMalformed], None] = lambda _: None,
     ) -> None:
-        """A process that is not ``alive``, as its loops hang, does not renew its lease. One that
-        watches is told what SQLite says of a ``damaged`` file."""
+        """A process whose loops hang (``alive`` is false) does not renew its lease. ``damaged`` is
+        called, while this process watches, when SQLite reports that its file is damaged."""
         self._damaged = damaged
         self._lease = lease
         self._now = now

@@ -229,7 +229,8 @@ class TargetGuard:
         Where that was not seen, as before a start of the daemon, they move so far that nothing
         has happened in the future; a pause may have begun since, and stays.
         """
-        seen, state = self._set_back, self.state
+        seen = self._set_back
+        state = self.state
         watched = seen > CLOCK_STEP
         back = seen if watched else state.ahead(self._dependencies.now())
         if back > CLOCK_STEP:

@@ -79,12 +79,8 @@ def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 def _step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if state.pause is not None and seen.now >= state.pause.until:
         return Step(replace(state, pause=None), f"the pause of {state.pause.by} is over")
-    calm = state.phase in CALM or (state.standby and state.phase is Phase.VERIFYING)
-    if state.order is not None and state.phase is Phase.VERIFYING and state.healthy_at is not None:
-        decided = deciding.ordered(state, seen, policy)
-        if decided is not None:
-            return decided
-    if calm:
+    verifying = state.phase is Phase.VERIFYING
+    if state.phase in CALM or (state.standby and verifying):
         if policy.mode == "off" and state.order is None and state.phase in CALM:
             lost = switch_phases.not_held(state, seen) if state.standby else None
             return lost or deciding.ended_by_itself(state, seen, policy)
@@ -93,6 +89,10 @@ def _step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             return decided
         if state.order is not None and groups.no_room(seen.others, policy):
             return wait(state, groups.no_room(seen.others, policy))
+    elif verifying and state.healthy_at is not None:
+        decided = deciding.ordered(state, seen, policy)
+        if decided is not None:
+            return decided
     by_switch = _BY_SWITCH.get(state.phase) if state.standby else None
     return (by_switch or _HANDLERS[state.phase])(state, seen, policy)
 

@@ -168,7 +168,8 @@ class Lease:
         return row
 
     def _take(self, connection: sa.Connection) -> _State:
-        """Write our row in place of a free one, or of ours; FREE if it is ours then."""
+        """Take or renew the lease, if that is possible now; FREE if it belongs to this process
+        afterwards."""
         row = self._row(connection)
         state = self._state(row)
         if row is not None and state is _State.ENDED:

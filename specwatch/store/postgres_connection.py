@@ -30,8 +30,8 @@ class BoundedConnection(psycopg.Connection[Any]):
             wanted = next(gen)
             poll.register(self.pgconn.socket)
             while True:
-                reading, writing = wanted & Wait.R, wanted & Wait.W
-                mask = (select.POLLIN if reading else 0) | (select.POLLOUT if writing else 0)
+                mask = select.POLLIN if wanted & Wait.R else 0
+                mask |= select.POLLOUT if wanted & Wait.W else 0
                 poll.modify(self.pgconn.socket, mask)
                 events = poll.poll(SILENT_SECONDS * 1000)
                 if not events:
